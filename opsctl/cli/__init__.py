@@ -68,7 +68,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "data": "Turn text into the trainer's data files.",
         "env": "Build, freeze and check the Python environment of a run.",
         "kernels": "Build, list and check compiled operations before a training.",
-        "disk": "Show who uses what and what is about to be purged; touch files.",
+        "disk": "Show who uses what and what is about to be purged.",
         "perms": "Check that the group can use the files, or give it access.",
     },
     "About opsctl": {

@@ -1,4 +1,4 @@
-"""`opsctl disk`: who uses what, what is about to be purged, and keeping it from that. Needs no Slurm."""
+"""`opsctl disk`: who uses what, and what is about to be purged. Needs no Slurm."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from opsctl.cli.long_command import LongCommand
 from opsctl.cli.progress import of_folder
 from opsctl.cli.selection import folders_that_answer, json_option, run_option
 from opsctl.core.dirwalk.file_system import FileSystems
-from opsctl.core.errors import OpsctlError, UsageError
-from opsctl.core.output import message, print_json, show_lines
+from opsctl.core.errors import UsageError
+from opsctl.core.output import print_json, show_lines
 from opsctl.core.timestamps import now
-from opsctl.monitoring.disk.json_output import (
-    disk_lines,
-    printed_disk,
-    purge_lines,
-)
-from opsctl.monitoring.disk.purging import find_purged, touch_all
+from opsctl.monitoring.disk.json_output import disk_lines, printed_disk, purge_lines
+from opsctl.monitoring.disk.purging import find_purged
 from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
 from opsctl.run.config.profile import site_watch_table, watch_table
 from opsctl.run.config.schema import WatchTable
@@ -32,15 +28,6 @@ _USE = "use"
 _LONGEST_DAYS = 36_500  # what is longer is for ever
 # Not click's own type of paths, which looks at what is named: that may hang.
 _folders = click.argument("folders", nargs=-1, metavar="[FOLDER]...", type=Path)
-_within = click.option(
-    "--within", default="7-0", show_default=True, metavar="T", help="List files that the site deletes within this time."
-)
-_days = click.option(
-    "--days",
-    type=click.IntRange(min=1),
-    metavar="DAYS",
-    help="Days without access after which the site deletes files [default: [watch] purge_days].",
-)
 
 
 class _Disk(click.Group):
@@ -97,8 +84,15 @@ def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: floa
 @command.command(cls=LongCommand)
 @_folders
 @run_option
-@_within
-@_days
+@click.option(
+    "--within", default="7-0", show_default=True, metavar="T", help="List files that the site deletes within this time."
+)
+@click.option(
+    "--days",
+    type=click.IntRange(min=1),
+    metavar="DAYS",
+    help="Days without access after which the site deletes files [default: [watch] purge_days].",
+)
 @json_option(purge="list[opsctl.monitoring.disk.json_output.PrintedPurge]")
 def purge(folders: tuple[Path, ...], run: str | None, within: str, days: int | None, as_json: bool) -> None:
     """List files that the site is about to delete, by day.
@@ -113,49 +107,6 @@ def purge(folders: tuple[Path, ...], run: str | None, within: str, days: int | N
         return
     for one in told:
         show_lines(purge_lines(one))
-
-
-@command.command(cls=LongCommand)
-@_folders
-@run_option
-@_within
-@_days
-@click.option("--dry-run", is_flag=True, help="Print what would be touched; change nothing.")
-@json_option(touched="list[opsctl.monitoring.disk.json_output.PrintedTouch]")
-@click.pass_context
-def touch(
-    ctx: click.Context,
-    folders: tuple[Path, ...],
-    run: str | None,
-    within: str,
-    days: int | None,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Set the access time of your files, if the site allows it.
-
-    This keeps the site from deleting them. It needs `[watch] touch = true` in the profile; ask your site. Touches files
-    of yours that are about to be deleted, in FOLDER or in the run's output folder. Only the access time changes. Exits
-    1 if a file could not be touched, or a folder not read.
-    """
-    if not site_watch_table().touch:
-        raise OpsctlError(
-            "this site is not known to let people touch files so that they stay: where it does, "
-            "`touch = true` under [watch] in the profile says so"
-        )
-    before = now() + _duration(within) - _purge_after(_watch(folders, run), days)
-    told = []
-    for folder in _where(folders, run):
-        one = touch_all(folder, before, dry_run, of_folder(folder, "files touched"))
-        told.append(one)
-        would = "would be touched" if dry_run else "touched"
-        others = f"; {one.others:,} belong to others, who must touch them" if one.others else ""
-        message(f"{folder}: {one.files:,} files {would}{others}")
-        for problem in one.problems:
-            message(f"{folder}: {problem}")
-    if as_json:
-        print_json("touched", told)
-    ctx.exit(1 if any(one.problems for one in told) else 0)
 
 
 def _where(folders: Sequence[Path], run: str | None) -> list[Path]:

@@ -215,5 +215,5 @@ def purge(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
             f"{'one of the latest checkpoint:' if going.hits_latest else 'the first is'} {going.example}",
             f"not read or written for {f'nearly {days} days' if days else 'long'}",
         ),
-        todo="opsctl disk purge lists them; opsctl checkpoints backup copies them; opsctl disk touch keeps them",
+        todo="opsctl disk purge lists them; opsctl checkpoints backup copies them",
     )

@@ -68,17 +68,6 @@ class PrintedPurge(Struct, frozen=True, kw_only=True):
     hanging: Annotated[list[str], Meta(description="Places that did not answer.")]
 
 
-class PrintedTouch(Struct, frozen=True, kw_only=True):
-    """The files that were touched in one folder."""
-
-    folder: Annotated[str, Meta(description="The folder.")]
-    files: Annotated[int, Meta(description="The caller's files that were touched, or would be.")]
-    size_bytes: Annotated[int, Meta(description="Their size.")]
-    others: Annotated[int, Meta(description="Files of others, who have to do so themselves.")]
-    problems: Annotated[list[str], Meta(description="What could not be touched or looked at, and why.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
-
-
 def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> PrintedDisk:
     """Return the results of the last complete walk; without one, those of the walk in progress."""
     counted = known.whole or known.begun
@@ -151,12 +140,7 @@ def purge_lines(told: PrintedPurge) -> Iterator[str]:
     for one in told.checkpoints:
         when = f", the first on {one.first_at:%Y-%m-%d %H:%M}" if one.first_at else ""
         yield f"  {one.name} would be damaged: {one.files:,} of its files{when}"
-    yield from (f"  {line}" for line in unseen_lines(told.unread, told.hanging))
-
-
-def unseen_lines(unread: int, hanging: Sequence[str]) -> Iterator[str]:
-    """Yield lines about folders that a walk could not read."""
-    if unread:
-        yield f"{unread:,} could not be looked into"
-    for place in hanging:
-        yield f"{place or 'the folder itself'}: its file system does not answer"
+    if told.unread:
+        yield f"  {told.unread:,} could not be looked into"
+    for place in told.hanging:
+        yield f"  {place or 'the folder itself'}: its file system does not answer"

@@ -1,14 +1,9 @@
-"""Files that a file system will remove because they were not read or written for long: sum them up, or touch them.
-
-Touching sets the time of the last reading, as a reading would; what was written last stays. No link is followed.
-"""
+"""Files that a file system will remove because they were not read or written for long."""
 
 from __future__ import annotations
 
 import os
 import stat
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +11,7 @@ from pathlib import Path
 from opsctl.core.dirwalk.parallel import walk
 from opsctl.core.dirwalk.sequential import Folder, Visitor, touched_at_s, under
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.monitoring.disk.json_output import PrintedDay, PrintedPurge, PrintedTouch, unseen_lines
+from opsctl.monitoring.disk.json_output import PrintedDay, PrintedPurge
 from trainer.formats.checkpoint.manifest import iteration_of
 
 
@@ -86,74 +81,3 @@ def checkpoint_of(place: str) -> str | None:
     parts = place.split("/")[:-1]
     depth = next((number for number, name in enumerate(parts, start=1) if iteration_of(name) is not None), 0)
     return "/".join(parts[:depth]) or None
-
-
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
-@dataclass
-class Touched:
-    """The files that were touched, or would be."""
-
-    files: int = 0
-    size_bytes: int = 0
-    others: int = 0  # files of others, who have to do so themselves
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Touching(Visitor[Touched]):
-    """A visitor that touches the caller's own files that were unused since `before_s`."""
-
-    before_s: float
-    dry_run: bool = False
-    done: Touched = field(default_factory=Touched)
-
-    def see(self, folder: Folder, name: str, seen: os.stat_result) -> None:
-        """One entry."""
-        if not stat.S_ISREG(seen.st_mode) or touched_at_s(seen) >= self.before_s:
-            return
-        if seen.st_uid != os.geteuid():
-            self.done.others += 1
-            return
-        try:
-            if not self.dry_run:
-                _touch(folder.fd, name, seen)
-        except OSError as error:
-            self.done.problems.append(f"{folder.place}/{name}: {error.strerror}".lstrip("/"))
-            return
-        self.done.files, self.done.size_bytes = self.done.files + 1, self.done.size_bytes + seen.st_size
-
-    def take(self) -> Touched:
-        """Return what was done since the last call."""
-        done, self.done = self.done, Touched()
-        return done
-
-
-def touch_all(folder: Path, before: datetime, dry_run: bool, report: Callable[[int], None]) -> PrintedTouch:
-    """Walk through `folder` and touch the caller's files that were unused since `before`. Raises OpsctlError."""
-    done = Touched()
-
-    def take_in(part: Touched) -> None:
-        done.files, done.size_bytes = done.files + part.files, done.size_bytes + part.size_bytes
-        done.others += part.others
-        done.problems += part.problems[: 20 - len(done.problems)]
-        report(done.files)
-
-    try:
-        walked = walk(folder, Touching(before.timestamp(), dry_run), take_in)
-    except OSError as error:
-        raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
-    done.problems += unseen_lines(walked.unread_count, walked.hanging)
-    return PrintedTouch(folder=str(folder), dry_run=dry_run, **vars(done))
-
-
-def _touch(within: int, name: str, seen: os.stat_result) -> None:
-    fd = os.open(name, _FILE, dir_fd=within)
-    try:
-        now = os.fstat(fd)
-        if not os.path.samestat(now, seen) or now.st_uid != os.geteuid():
-            raise OSError(0, "something else took its place meanwhile")
-        os.utime(fd, ns=(time.time_ns(), now.st_mtime_ns))
-    finally:
-        os.close(fd)

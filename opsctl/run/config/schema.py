@@ -134,7 +134,6 @@ class WatchTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filesystems: tuple[str, ...] = ()  # folders whose space is watched beside the output folder's
     quota_command: tuple[str, ...] = ()  # words of a program that tells quotas, `{folder}` in them; only in a profile
     quota_pattern: str | None = None  # how to read what it prints; only in a profile
-    touch: bool = False  # this site lets people touch files so that they are not purged; only in a profile
     full_percent: float = 90.0  # of bytes or inodes: a warning; half of what is left then is critical
     full_within: str = "7-0"  # full within this at the present growth, a Slurm duration
     purge_days: int | None = None  # the file system removes files that were not used for so long
@@ -218,7 +217,6 @@ class NodesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     most_excluded_percent: float = 10.0  # of a partition's nodes, by evidence; the worst one always
     shared: str | None = None  # folder where several runs have evidence and exclusions together; None: each its own
     group: str | None = None  # Unix group that shares that folder
-    support: str | None = None  # mail address for node repairs
 
 
 class TriageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -54,8 +54,8 @@ _HALF_PAIRS = ("\ud800", "\udfff")
 _LAUNCHER_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 _LONGEST_S = 10 * 365 * 86400
 _REPO = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
-#: Keys of [watch] that only a profile may have: they name what is run, or are the site's to decide.
-_OF_A_PROFILE = ("quota_command", "quota_pattern", "touch")
+#: Keys of [watch] that only a profile may have: they name what is run.
+_OF_A_PROFILE = ("quota_command", "quota_pattern")
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,6 @@ _RULES = (
     ("cluster", "backend", _one_of(BACKENDS)),
     ("nodes", "most_excluded_percent", _between(0, 100)),
     ("nodes", "shared group", _ARGUMENT),
-    ("nodes", "support", _like(r"(?a:[\w.+-]+@[\w-]+(\.[\w-]+)*)", "one mail address")),
 )
 
 
@@ -300,8 +299,7 @@ def _program_problems(tables: Tables) -> Iterator[str]:
 def _watch_problems(watch: Mapping[str, Any], profile: bool) -> Iterator[str]:
     for key in _OF_A_PROFILE:
         if key in watch and not profile:
-            what = "is the site's to say" if key == "touch" else "names what is run"
-            yield f"[watch] {key} {what}: it may stand in a profile only"
+            yield f"[watch] {key} names what is run: it may stand in a profile only"
     if "quota_command" in watch and not watch["quota_command"]:
         yield "[watch] quota_command is empty: allowed are a program and its arguments"
     try:

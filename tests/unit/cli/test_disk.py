@@ -31,11 +31,6 @@ def old(path: Path, days: float) -> Path:
     return path
 
 
-def allow(here: Path, line: str = "touch = true\npurge_days = 30") -> None:
-    (here / "config" / "opsctl").mkdir(parents=True)
-    (here / "config" / "opsctl" / "profile.toml").write_text(f"[watch]\n{line}\n")
-
-
 def test_disk_of_a_folder_says_who_uses_what(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,47 +55,6 @@ def test_purge_lists_what_goes(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert opsctl("disk", "purge", "--days", "30", "--within", "soon", "f") == 2
 
 
-def test_touch_needs_the_sites_word(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = old(here / "f" / "x", 28)
-    before = path.stat()
-    assert opsctl("disk", "touch", "--days", "30", "f") == 1
-    assert re.search(r"touch = true\b.*\[watch\]", capsys.readouterr().err)
-    assert path.stat().st_atime_ns == before.st_atime_ns
-
-
-def test_touch_makes_ones_own_look_used_and_keeps_when_they_were_written(here: Path) -> None:
-    allow(here)
-    going, young, link = old(here / "f" / "x", 28), old(here / "f" / "y", 5), here / "f" / "link"
-    elsewhere = old(here / "elsewhere", 28)
-    link.symlink_to(elsewhere)
-    before = {path: path.stat() for path in (going, young, elsewhere)}
-    assert opsctl("disk", "touch", "--dry-run", "f") == 0
-    assert going.stat().st_atime_ns == before[going].st_atime_ns
-    assert opsctl("disk", "touch", "f") == 0
-    assert time.time() - going.stat().st_atime < 60
-    assert {path: path.stat().st_mtime_ns for path in before} == {path: one.st_mtime_ns for path, one in before.items()}
-    assert young.stat().st_atime_ns == before[young].st_atime_ns
-    assert elsewhere.stat().st_atime_ns == before[elsewhere].st_atime_ns
-
-
-def test_others_files_are_counted_and_not_touched(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if os.geteuid():
-        pytest.skip("needs to become another user")
-    allow(here)
-    theirs = old(here / "f" / "x", 28)
-    for folder in (here, *here.parents[:-1]):
-        folder.chmod(folder.stat().st_mode | 0o755)
-    before = theirs.stat()
-    (here / "state").mkdir(mode=0o777)
-    (here / "state").chmod(0o777)
-
-    def do() -> int:
-        return opsctl("disk", "touch", "f")
-
-    assert as_user("nobody", do) == 0
-    assert theirs.stat().st_atime_ns == before.st_atime_ns
-
-
 def test_what_goes_on_for_ever_is_no_traceback(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old(here / "f" / "x", 28)
     assert opsctl("disk", "purge", "--days", "30", "--within", "9999999-0", "f") == 0
@@ -113,7 +67,6 @@ def test_who_cannot_look_everywhere_is_told_so(here: Path, capsys: pytest.Captur
     """Files that no one has looked at are purged all the same."""
     if os.geteuid():
         pytest.skip("needs to become another user")
-    allow(here)
     closed = here / "f" / "closed"
     closed.mkdir(mode=0o700)
     old(closed / "x", 29)
@@ -124,7 +77,5 @@ def test_who_cannot_look_everywhere_is_told_so(here: Path, capsys: pytest.Captur
         code = opsctl("disk", *words, str(here / "f"))
         return code, "".join(capsys.readouterr())
 
-    code, said = as_user("nobody", lambda: asked("touch"))
-    assert code == 1 and re.search(r"\b1\b.* could not be ", said)
-    code, said = as_user("nobody", lambda: asked("purge"))
+    code, said = as_user("nobody", lambda: asked("purge", "--days", "30"))
     assert code == 0 and re.search(r"\b1\b.* could not be ", said)

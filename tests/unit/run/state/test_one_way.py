@@ -34,7 +34,6 @@ OTHERS = {
     "opsctl.jobs.runner.task": "the output folder, only to hold it",
     "opsctl.local.cluster.daemons": "the daemons' logs and pid files",
     "opsctl.local.cluster.configuration": "Slurm's configuration and keys",
-    "opsctl.monitoring.disk.purging": "a file that is touched",
     "opsctl.run.permissions.apply": "nothing: it holds what it changes the mode of",
     "opsctl.run.state.run_view": "the run file",
     "opsctl.run.config.secrets": "the file with a secret that the reader's own settings name",
