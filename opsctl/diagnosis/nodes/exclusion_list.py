@@ -121,11 +121,6 @@ class Place:
         return self.folder / "node-decisions.jsonl"
 
     @property
-    def reports(self) -> Path:
-        """Path of the log of reports to the site's support, append-only."""
-        return self.folder / "node-reports.jsonl"
-
-    @property
     def evidence(self) -> Path:
         """Path of the evidence against nodes, append-only."""
         return self.folder / "node-evidence.jsonl"

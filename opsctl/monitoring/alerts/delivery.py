@@ -10,10 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -139,29 +138,6 @@ def send_now(
     return _all(one, channels)
 
 
-def mail_to(
-    paths: RunPaths,
-    name: str,
-    channels: Sequence[Channel],
-    address: str,
-    message: Message,
-    environment: Mapping[str, str],
-) -> Drained:
-    """Send one message to `address` alone, as the first of the channels that is mail does to its own recipients."""
-    problem = 'no channel of [alerts] is mail: channels = ["mailto://..."]'
-    for channel in channels:
-        try:
-            target = target_of(channel, environment)
-        except SecretRefused as refused:
-            problem = str(refused)
-            continue
-        if kind_of(target.url) in ("mailto", "mailtos"):
-            task = _task(paths, name, channel.name, replace(target, url=_addressed(target.url, address)), None)
-            task.messages = [message]
-            return Drained(channel.name, _run(task, environment))
-    return Drained("mail", problem=problem)
-
-
 def heartbeat(url: str, paths: RunPaths, environment: Mapping[str, str], limits: Limits | None = None) -> str:
     """Request the URL once, and return why that failed."""
     task = _task(paths, "", "heartbeat", Target(url=url), limits)
@@ -175,13 +151,6 @@ def _all(one: Callable[[Channel], Drained], channels: Sequence[Channel]) -> list
         return []
     with ThreadPoolExecutor(len(channels)) as pool:
         return list(pool.map(one, channels))
-
-
-def _addressed(url: str, address: str) -> str:
-    """Return the mail URL with another recipient: servers, sender and password stay."""
-    parts = urlsplit(url)
-    kept = [(key, value) for key, value in parse_qsl(parts.query) if key.lower() not in ("to", "cc", "bcc", "reply")]
-    return urlunsplit((parts.scheme, parts.netloc, "", urlencode([*kept, ("to", address)]), ""))
 
 
 def _task(paths: RunPaths, name: str, channel: str, target: Target, limits: Limits | None) -> Task:

@@ -1,4 +1,4 @@
-"""Test what `opsctl nodes report` mails, once; and `opsctl exclude list` without a Slurm."""
+"""Test what `opsctl nodes report` drafts, and `opsctl exclude list` without a Slurm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.diagnosis.nodes.slurm_in_memory import in_memory
-from tests.unit.monitoring.alerts.servers import Mails, smtp_server
 
 
 @pytest.fixture
@@ -48,25 +47,16 @@ def settle(folder: Path, text: str) -> None:
     profile.write_text(text)
 
 
-def test_a_report_is_mailed_to_the_support_alone_and_once_for_each_incident(
+def test_a_report_drafts_what_was_seen_without_paths(
     paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with smtp_server(Mails()) as mails:
-        settle(tmp_path, f'[nodes]\nsupport = "help@site.org"\n[alerts]\nchannels = ["{mails.url}"]\n')
-        assert opsctl("nodes", "report") == 0
-        drafted = capfd.readouterr()
-        assert "To: help@site.org" in drafted.out and "job 4711: gpu-ecc" in drafted.out and "not sent" in drafted.err
-        assert str(tmp_path) not in drafted.out and mails.taken == []
-        assert opsctl("nodes", "report", "--send") == 0
-        assert [to for _, _, to in mails.taken] == ["help@site.org"] and "bad node: n2" in mails.taken[0][0]
-        assert opsctl("nodes", "report", "n2", "--send") == 1
-        assert "n2" in capfd.readouterr().err and len(mails.taken) == 1
-        see(paths)
-        assert opsctl("nodes", "report", "n2", "--send") == 0 and len(mails.taken) == 2
+    assert opsctl("nodes", "report") == 0
+    drafted = capfd.readouterr().out
+    assert "bad node: n2" in drafted and "job 4711: gpu-ecc" in drafted and str(tmp_path) not in drafted
 
 
 def test_a_healthy_node_is_not_reported_whoever_names_it(paths: RunPaths, capfd: pytest.CaptureFixture[str]) -> None:
-    for words in (["n1"], ["n[1-2]"], ["n1", "--send"], ["n1", "--json"]):
+    for words in (["n1"], ["n[1-2]"], ["n1", "--json"]):
         assert opsctl("nodes", "report", *words) == 1
         said = capfd.readouterr()
         assert "n1 (idle)" in said.err and said.out == ""
@@ -79,21 +69,7 @@ def test_a_healthy_node_is_not_reported_whoever_names_it(paths: RunPaths, capfd:
     assert "runs hot" in drafted and f"{now().year + 1}-" in drafted
 
 
-@pytest.mark.parametrize(
-    ("profile", "words"),
-    [("", 'support = "ADDRESS"'), ('[nodes]\nsupport = "a@b.org"\n', "[alerts]")],
-)
-def test_a_report_that_cannot_be_sent_says_why_and_is_not_on_record(
-    paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str], profile: str, words: str
-) -> None:
-    settle(tmp_path, profile)
-    assert opsctl("nodes", "report", "--send") == 1
-    assert words in capfd.readouterr().err and not own_place(paths).reports.exists()
-
-
-@pytest.mark.parametrize(
-    "value", ['support = "not an address"', "most_excluded_percent = 101", "auto = 1", "colour = 2"]
-)
+@pytest.mark.parametrize("value", ["most_excluded_percent = 101", "auto = 1", "colour = 2"])
 def test_a_wrong_profile_is_refused_by_name(
     paths: RunPaths, tmp_path: Path, capfd: pytest.CaptureFixture[str], value: str
 ) -> None:

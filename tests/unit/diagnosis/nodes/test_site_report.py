@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
-from opsctl.core.errors import OpsctlError
 from opsctl.diagnosis.nodes.listing import SeenNode
 from opsctl.diagnosis.nodes.node_evidence import NodeEvidence
-from opsctl.diagnosis.nodes.site_report import SentReport, clean, draft, refuse_reported
+from opsctl.diagnosis.nodes.site_report import clean, draft
 from tests.facts import missing
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -42,11 +41,3 @@ def test_a_report_has_times_jobs_and_numbers_and_no_paths_of_the_run() -> None:
 )
 def test_paths_addresses_and_keys_are_left_out(text: str, expected: str) -> None:
     assert clean(text) == expected
-
-
-def test_an_incident_is_told_once_and_again_when_something_new_was_seen() -> None:
-    sent = [SentReport(node="n2", at=NOON, by="ann@login1", to="help@site.org", seen_until=NOON)]
-    with pytest.raises(OpsctlError, match=r"n2 was reported at .* by ann@login1 to help@site\.org"):
-        refuse_reported(["n2"], {"n2": [ECC]}, sent)
-    later = NodeEvidence(node="n2", kind="slow", at=NOON + timedelta(hours=1), words="slow", confidence=0.5)
-    refuse_reported(["n2", "n3"], {"n2": [ECC, later]}, sent)
