@@ -1,15 +1,10 @@
-"""`opsctl logs`: the end of the training log, and what comes, at hand or on the hub. Needs no Slurm."""
+"""`opsctl logs`: the end of the training log, and what comes; or the end of the hub's copy. Needs no Slurm."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import click
 
 from opsctl.cli.selection import far_options, only_with_hub, run_argument
-
-#: Seconds between two looks at the hub, which gets a log once an hour.
-_FAR_POLL_S = 60
 
 
 @click.command()
@@ -22,11 +17,6 @@ _FAR_POLL_S = 60
 )
 @click.option("--rank", type=click.IntRange(min=0), help="Show only the output of this rank in the newest attempt.")
 @far_options
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    help=f"With --hub -f: seconds between two reads [default: {_FAR_POLL_S}].",
-)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -36,7 +26,6 @@ def command(
     rank: int | None,
     hub: str | None,
     revision: str | None,
-    every: float | None,
 ) -> None:
     r"""Show the end of the training log; with -f follow it.
 
@@ -45,12 +34,12 @@ def command(
     """
     from opsctl.core.output import message, show_lines
 
-    only_with_hub(hub, revision=revision, every=every)
-    if hub is not None and (run or rank is not None):
-        raise click.UsageError("--hub reads the hub's copy of the whole log: give no run and no --rank with it")
+    only_with_hub(hub, revision=revision)
+    if hub is not None and (run or rank is not None or following):
+        raise click.UsageError("--hub reads the end of the hub's copy, once: give no run, --rank or --follow with it")
     try:
         if hub is not None:
-            show_lines(_far_lines(hub, revision, lines, every or _FAR_POLL_S, following))
+            show_lines(_far_lines(hub, revision, lines))
             return
         from opsctl.run.logs.follow import POLL_S, main_source, rank_source
         from opsctl.run.state.run_view import glance
@@ -62,21 +51,17 @@ def command(
         ctx.exit(130)
 
 
-def _far_lines(hub: str, revision: str | None, lines: int, every_s: float, following: bool) -> Iterator[str]:
+def _far_lines(hub: str, revision: str | None, lines: int) -> list[str]:
     from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message
     from opsctl.transfer.hub.far_files import FarFiles, repo_of
-    from opsctl.transfer.hub.far_log import MAIN_LOG, FarFollower, last_far_lines
+    from opsctl.transfer.hub.far_log import MAIN_LOG, last_far_lines
     from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
 
     files = FarFiles(repo_of(hub, revision))
-    if following:
-        yield from FarFollower(files, message, lambda: _pause(every_s)).follow(lines)
-        return
     look = RetryPolicy(LOOK_S).through(lambda: files.look(MAIN_LOG))
     if look is None:
         raise OpsctlError(f"no log yet at {MAIN_LOG} in {files.repo}: opsctl hub sync logs sends it")
-    yield from RetryPolicy(LOOK_S).through(lambda: last_far_lines(files, look, lines))
+    return RetryPolicy(LOOK_S).through(lambda: last_far_lines(files, look, lines))
 
 
 def _pause(seconds: float) -> None:

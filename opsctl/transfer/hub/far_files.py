@@ -46,7 +46,6 @@ class Look:
     """A file as it is at one commit."""
 
     commit: str
-    etag: str  # stays while the content does
     size_bytes: int
 
 
@@ -70,9 +69,9 @@ class FarFiles:
                 raise UsageError(f"{self.repo} has no revision {self.repo.revision!r}") from None
             except hub.errors.EntryNotFoundError:
                 return None
-        if found.size is None or found.etag is None:
+        if found.size is None:
             raise NotNow("it does not say how large the file is")
-        return Look(found.commit_hash or self.repo.revision, found.etag, found.size)
+        return Look(found.commit_hash or self.repo.revision, found.size)
 
     def read(self, path: str, look: Look, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` to `end` of the file as it was looked at, block by block.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.hub_server import TOKEN, Fault, Hub, hub_server
+from tests.hub_server import TOKEN, Hub, hub_server
 from tests.unit.cli.called import Answer, started
 
 LOGS = [sys.executable, "-m", "opsctl", "logs"]
@@ -44,6 +42,7 @@ def test_the_last_lines_are_shown_where_there_is_no_run(hub: Hub, tmp_path: Path
     [
         (["--hub", "lab/run", "--rank", "0"], "--rank"),
         (["--hub", "lab/run", "some-run"], "--hub"),
+        (["--hub", "lab/run", "-f"], "--follow"),
         (["--revision", "x"], "--revision"),
         (["--hub", "run"], "OWNER/NAME"),
     ],
@@ -58,39 +57,3 @@ def test_without_a_token_a_private_one_is_a_line_with_what_to_type(hub: Hub, tmp
     done = call(hub, tmp_path, "--hub", "lab/run", token=None)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1 and "opsctl hub login" in done.stderr
-
-
-def test_it_follows_until_the_token_is_worth_nothing_any_more_and_never_shows_it(hub: Hub, tmp_path: Path) -> None:
-    words = [*LOGS, "--hub", "lab/run", "-f", "-n", "1", "--every", "0.1"]
-    child = subprocess.Popen(
-        words, env=environment(hub, tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline().startswith("second")
-        assert TOKEN not in Path(f"/proc/{child.pid}/cmdline").read_text()
-        hub.commit("lab/run", {"logs/main_log.txt": b"first\nsecond\x1b[2J\nthird\n"})
-        assert child.stdout.readline() == "third\n"
-        hub.faults.append(Fault("*", "revoke"))
-        out, error = child.communicate(timeout=30)
-    finally:
-        child.kill()
-        child.wait(timeout=10)
-    assert (child.returncode, out) == (1, "")
-    assert error.count("\n") == 1 and "(401)" in error and "opsctl hub login" in error
-    assert TOKEN not in error
-
-
-def test_ctrl_c_ends_it_with_130(hub: Hub, tmp_path: Path) -> None:
-    words = [*LOGS, "--hub", "lab/run", "-f"]
-    child = subprocess.Popen(
-        words, env=environment(hub, tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "first\n"
-        child.send_signal(signal.SIGINT)
-        assert child.wait(timeout=30) == 130
-    finally:
-        child.kill()
-        child.wait(timeout=10)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from opsctl.transfer.hub.far_files import FarFiles, repo_of
-from opsctl.transfer.hub.far_log import FarFollower
 from tests.hub_server import TOKEN, Hub, hub_server
 
 REPO = "lab/run"
@@ -39,35 +36,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def log_in(monkeypatch: pytest.MonkeyPatch, token: str = TOKEN) -> None:
     """Have this process read with a token."""
     monkeypatch.setenv("HF_TOKEN", token)
-
-
-class StopFollowing(Exception):
-    """The script is over."""
-
-
-class Script:
-    """What happens at the hub between two looks; the following ends after the last step. No time passes."""
-
-    def __init__(self, *steps: Callable[[], object]) -> None:
-        self.steps = list(steps)
-        self.heard: list[str] = []
-        self.paused = 0
-        self.now_s = 0.0
-
-    def pause(self) -> None:
-        self.paused += 1
-        self.now_s += 60.0
-        if not self.steps:
-            raise StopFollowing
-        self.steps.pop(0)()
-
-    def followed(self, lines: int = 10) -> list[str]:
-        """Every line that came out until the script's end."""
-        out: list[str] = []
-        follower = FarFollower(FarFiles(repo_of(REPO)), self.heard.append, self.pause, lambda: self.now_s)
-        with contextlib.suppress(StopFollowing):
-            out.extend(follower.follow(lines))
-        return out
 
 
 def pushes(hub: Hub, content: bytes | None, path: str = LOG) -> Callable[[], object]:
