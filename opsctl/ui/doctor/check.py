@@ -120,15 +120,6 @@ class DeskSeen:
 
 
 @dataclass(frozen=True)
-class KeysSeen:
-    """Keys by where they are, never the keys."""
-
-    only_here: frozenset[str] = frozenset()  # variables that this environment has and a login shell has not
-    files: frozenset[str] = frozenset()  # whose files are there, of `keys.FILES`
-    token: str = ""  # the reference that [hub] names
-
-
-@dataclass(frozen=True)
 class Seen:
     """One look. A part is None where it was not looked at, or could not be: then its problem is in `problems`."""
 
@@ -147,7 +138,6 @@ class Seen:
     kernels: KernelsSeen | None = None  # None too where only a node can tell which GPUs there are
     lm_eval: LmEvalSeen | None = None  # None too where nothing is to be evaluated
     desk: DeskSeen | None = None
-    keys: KeysSeen | None = None
     has_hub_token: bool = False
     problems: Mapping[str, str] = field(default_factory=dict)  # part -> why it could not be looked at
 

@@ -27,8 +27,6 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.ui.doctor import sources
 from opsctl.ui.doctor.check import Check, Seen
 from opsctl.ui.doctor.checks import cluster, environment, people, places, software
-from opsctl.ui.doctor.checks import keys as keys_checks
-from opsctl.ui.doctor.sources import keys
 
 #: All sources together may take so long.
 DEADLINE_S = 40.0
@@ -55,7 +53,6 @@ SOURCES: dict[str, Callable[[Asked], Any]] = {
     "kernels": lambda asked: sources.kernels(asked.loaded),
     "lm_eval": lambda asked: sources.lm_eval(asked.loaded, asked.environment),
     "desk": lambda asked: sources.desk(asked.loaded, asked.environment),
-    "keys": lambda asked: keys(asked.loaded, asked.environment),
 }
 
 
@@ -109,7 +106,6 @@ def run_at_hand(chosen: str | None, environment: Mapping[str, str] = os.environ)
 #: All checks, in the order in which equally good ones are shown.
 CHECKS: tuple[Check, ...] = (
     *people.CHECKS,
-    *keys_checks.CHECKS,
     *software.CHECKS,
     *cluster.CHECKS,
     *places.CHECKS,

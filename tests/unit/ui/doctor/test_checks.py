@@ -21,7 +21,6 @@ from opsctl.ui.doctor.check import (
     FolderSeen,
     HostSeen,
     KernelsSeen,
-    KeysSeen,
     LmEvalSeen,
     PrintedCheck,
     Seen,
@@ -61,7 +60,6 @@ HEALTHY = Seen(
     kernels=KernelsSeen("cuda-sm_80", "ok", ("/kernels",), "opsctl kernels build --arch=8.0"),
     lm_eval=LmEvalSeen("/lm-eval/bin/python", "0.4.13"),
     desk=DeskSeen(CronSeen("/cron", is_started=True, period_s=3600.0, heartbeat_at=NOW - timedelta(minutes=5)), 2),
-    keys=KeysSeen(only_here=frozenset({"AWS_PROFILE"}), files=frozenset({"s3"})),
     has_hub_token=True,
 )
 
@@ -108,38 +106,6 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         State.OPTIONAL,
         "off: one slow or lying node of many is noticed late",
         'probe = "quick" and spare = 1 under [slurm]',
-    ),
-    (
-        "the cron's keys",
-        replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"HF_TOKEN"}))),
-        State.MISSING,
-        "syncs to the hub by the cron have no HF_TOKEN",
-        "opsctl hub login, which keeps it in ~/.cache/huggingface/token",
-    ),
-    (
-        "the cron's keys",
-        replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"AWS_ACCESS_KEY_ID"}))),
-        State.MISSING,
-        "backups to S3 by the cron have no AWS_ACCESS_KEY_ID: only this shell has it",
-        "aws configure, which keeps it in ~/.aws/credentials",
-    ),
-    (
-        "the cron's keys",
-        replace(
-            HEALTHY,
-            tables={"backup": {"to": ["gs://bucket/p"]}},
-            keys=KeysSeen(only_here=frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})),
-        ),
-        State.MISSING,
-        "backups to GCS by the cron",
-        "application_default_credentials.json",
-    ),
-    (
-        "the cron's keys",
-        replace(HEALTHY, keys=KeysSeen(only_here=frozenset({"SECRET"}), files=frozenset({"s3"}), token="env:SECRET")),
-        State.MISSING,
-        "have no SECRET",
-        'token = "file:PATH" under [hub]',
     ),
     (
         "run file",

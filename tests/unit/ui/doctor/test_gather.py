@@ -16,7 +16,6 @@ from opsctl.slurm.cluster import Cluster
 from opsctl.ui.doctor import gather as gathering
 from opsctl.ui.doctor import sources
 from opsctl.ui.doctor.gather import Asked, gather, run_at_hand
-from opsctl.ui.doctor.sources import keys
 from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import opsctl
@@ -230,18 +229,3 @@ def test_a_token_is_found_where_huggingface_hub_looks_and_never_read(tmp_path: P
     path.chmod(0)
     assert sources.has_hub_token(home) and sources.has_hub_token({**home, "HF_TOKEN": "x"})
     assert not sources.has_hub_token({**home, "HF_HOME": str(tmp_path / "else")})
-
-
-def test_what_a_login_shell_exports_reaches_the_cron_and_what_this_shell_does_does_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = Path(os.environ["HOME"])
-    for name in (".profile", ".bash_profile", ".zprofile"):
-        (home / name).write_text("export AWS_PROFILE=of-the-login\n")
-    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID"):
-        monkeypatch.setenv(name, "only-here")
-    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-    (home / ".aws").mkdir()
-    (home / ".aws" / "credentials").touch()
-    found = keys(None, os.environ)
-    assert found.only_here == {"AWS_ACCESS_KEY_ID"} and found.files == {"s3"}
