@@ -1,7 +1,8 @@
 """Checkpoints of other training programs, adopted: a folder of hard links and a manifest, as our trainer's have.
 
 The links take no room, and everything that handles our checkpoints (list, verify, backup, restore, prune) handles
-these. The program's own folders stay as it wrote them, and it loads and removes them by its own rules.
+these. The program's own folders stay as it wrote them, and it loads and removes them by its own rules. A file whose
+name has no step is copied, because a program may write over it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import errno
 import glob
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable
@@ -40,6 +42,7 @@ from trainer.formats.errors import CheckpointError
 
 #: A checkpoint that changed more recently may still be written, seconds.
 SETTLED_S = 3.0
+_NUMBER = re.compile(r"\d{1,18}")
 #: The newest adopted checkpoints stay when the program has removed its own.
 _KEPT = 2
 
@@ -63,13 +66,18 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
     there = {path: mark for path in program.paths() if (mark := _mark(path)) is not None}
     settled = time.time() - settled_s
     new = [path for path, mark in there.items() if mark not in handled and mark.changed_at <= settled]
+    # A program may have a second one of a step, such as Lightning's last.ckpt.
+    taken = {iteration_of(folder.name) for folder, mark in known.items() if mark in there.values()}
     adopted = []
     for saved in reversed(
         found(new, program.kind.judge)
     ):  # only what is new is opened: jobs call this every few seconds
-        folder = None if saved.problem else _adopt(paths, program, saved, there[saved.path])
+        if saved.problem or saved.iteration in taken:
+            continue
+        folder = _adopt(paths, program, saved, there[saved.path])
         if folder is not None:
             adopted.append(Adopted(saved.iteration, folder))
+            taken.add(saved.iteration)
     latest = latest_iteration(paths.checkpoints)
     for folder in list(known)[_KEPT:]:
         if (
@@ -219,8 +227,10 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
         files = {}
         for name, file in _files(saved.path).items():
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(file, temporary / name)
+            _place(saved, file, temporary / name)
             files[name] = SavedFile(file.stat().st_size, checksum(temporary / name))
+        if _mark(saved.path) != mark:  # the program writes over it
+            raise FileNotFoundError
         batch = program.global_batch_size or 0
         manifest = Manifest(
             iteration=saved.iteration,
@@ -269,8 +279,14 @@ def _put_back(folder: Path, manifest: Manifest) -> Path | None:
         for name in manifest.files:
             target = path if is_file else path / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(folder / name, target)
+            _place(SavedCheckpoint(manifest.iteration, path), folder / name, target)
     return path
+
+
+def _place(saved: SavedCheckpoint, source: Path, target: Path) -> None:
+    """Link a file of a checkpoint to `target`, or copy it if the program may write over it."""
+    is_written_over = saved.path.name == source.name and saved.iteration not in map(int, _NUMBER.findall(source.name))
+    (shutil.copy2 if is_written_over else os.link)(source, target)
 
 
 def _remove(folder: Path) -> None:

@@ -39,9 +39,9 @@ class Program:
         return self.kind.name != COMMAND or self.kind.progress is not no_progress
 
     def paths(self) -> list[Path]:
-        """Return what its pattern of checkpoints matches."""
+        """Return what its pattern of checkpoints matches, without links to others."""
         matching = map(Path, glob.glob(self.checkpoints or ""))  # noqa: PTH207 - an absolute pattern
-        return [one for one in matching if not one.name.startswith(ASIDE)]
+        return [one for one in matching if not one.name.startswith(ASIDE) and not one.is_symlink()]
 
     def saved(self) -> list[SavedCheckpoint]:
         """Return its checkpoints, the newest first."""

@@ -340,3 +340,33 @@ def test_single_files_are_adopted_too(tmp_path: Path) -> None:
     (tmp_path / "saved" / "step-5.pt").unlink()
     assert prepare(run.paths, run.program) == tmp_path / "saved" / "step-5.pt"
     assert (tmp_path / "saved" / "step-5.pt").is_file()
+
+
+def test_two_checkpoints_of_the_same_step_are_adopted_once(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "lightning", "logs/*.ckpt")
+    numbered = a_lightning_checkpoint(tmp_path / "logs", 10)
+    a_lightning_checkpoint(tmp_path / "logs", 10, "last.ckpt")
+    assert (run.adopt(), run.adopt()) == ([10], [])
+    a_lightning_checkpoint(tmp_path / "logs", 20, "last.ckpt")
+    assert (run.adopt(), run.adopt(), run.adopted()) == ([20], [], [20, 10])
+    assert prepare(run.paths, run.program) == tmp_path / "logs" / "last.ckpt" and numbered.is_file()
+
+
+def test_a_link_to_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "lightning", "logs/*.ckpt")
+    saved = a_lightning_checkpoint(tmp_path / "logs", 10)
+    (tmp_path / "logs" / "last.ckpt").symlink_to(saved)
+    assert (run.adopt(), run.adopt()) == ([10], []) and prepare(run.paths, run.program) == saved
+
+
+def test_a_file_that_the_program_writes_over_is_kept_as_it_was(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "lightning", "logs/*.ckpt")
+    last = a_lightning_checkpoint(tmp_path / "logs", 10, "last.ckpt")
+    assert run.adopt() == [10]
+    half(last)  # a save that was interrupted, into the same file
+    assert prepare(run.paths, run.program) == last
+    assert run.program.kind.judge(last).problem is None  # type: ignore[union-attr]
+    half(last)
+    kept = run.paths.checkpoints / "global_step10"
+    check_checksums(kept, read_manifest(kept))
+    assert prepare(run.paths, run.program) == last and run.adopted() == [10]
