@@ -90,7 +90,7 @@ def run_step(
         stop_request,
         has_left,
         heartbeat=heartbeat,
-        why_signalled=lambda: why_signalled(signals, limit, margin_s),
+        why_signalled=lambda: why_signalled(signals, _limit(task, limit), margin_s),
         handler=handler,
         cron=cron,
         hangs=hangs,
@@ -110,6 +110,7 @@ def run_step(
             task.log.add_line(line)
         _record_finish(task)
     _follow(task, step)
+    limit = _limit(task, limit) if signals.any else limit
     why = why_signalled(signals, limit, margin_s) if signals.any else ""
     is_told, ends_at = signals.ended_at is not None, limit.ends_at
     limit_reached = is_told and ends_at is not None and (ends_at - now()).total_seconds() < _AT_LIMIT_S
@@ -230,15 +231,19 @@ def _launch_of(
     )
 
 
-def _limit(task: Task) -> Limit:
-    """Return the limit that Slurm reports; the revision's, counted from now, where it does not answer."""
+def _limit(task: Task, before: Limit | None = None) -> Limit:
+    """Return the limit that Slurm reports, which a person may have changed since `before`.
+
+    Where Slurm does not answer, return `before`, or the revision's limit, counted from now.
+    """
     try:
         known = ask_limit(task.client, task.allocation.job_id)
     except SlurmError as error:
-        task.log.add_line(f"opsctl: the time limit is taken from the run file: {error}")
-        known = None
+        known = before
+        if before is None:
+            task.log.add_line(f"opsctl: the time limit is taken from the run file: {error}")
     length_s = parse_duration_s(task.revision.file.slurm.time)
-    return known or Limit(now() + timedelta(seconds=length_s), length_s)
+    return known or before or Limit(now() + timedelta(seconds=length_s), length_s)
 
 
 def time_to_train_s(task: Task) -> float | None:
