@@ -36,6 +36,7 @@ LONGEST_REASON = 1000
     "--dry-run", is_flag=True, help="Print what would be deleted and why the rest is kept. This is the default."
 )
 @click.option("--yes", is_flag=True, help="Delete the checkpoints. Without this option the command only prints them.")
+@click.option("--before-run", is_flag=True, help="Also delete what another program had saved before the run.")
 @json_option(pruned="list[opsctl.jobs.control.json_output.PrunedRun]")
 @click.pass_context
 def prune(
@@ -44,6 +45,7 @@ def prune(
     all_runs: bool,
     dry_run: bool,
     yes: bool,
+    before_run: bool,
     as_json: bool,
 ) -> None:
     """Delete checkpoints that [retention] does not keep.
@@ -62,7 +64,7 @@ def prune(
             return prove(lines, lambda to: opened(seen, policy_of(seen), to)) if lines else {}
 
         try:
-            return [prune_run(seen, message, ask_destinations, not yes)]
+            return [prune_run(seen, message, ask_destinations, not yes, before_run)]
         except OpsctlError as error:
             if not all_runs:
                 raise

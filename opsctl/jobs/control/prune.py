@@ -66,21 +66,28 @@ class Done:
     problems: tuple[str, ...]  # what could not be taken or removed
 
 
-def prune(run: RunView, say: Callable[[str], None], ask: Ask, lease_wait_s: float = lease.LOCK_WAIT_S) -> Done:
+def prune(
+    run: RunView,
+    say: Callable[[str], None],
+    ask: Ask,
+    lease_wait_s: float = lease.LOCK_WAIT_S,
+    before_run: bool = False,
+) -> Done:
     """Remove what the policy allows, and what an interrupted prune has left. say: called with a line for each removed
     checkpoint.
 
     ask: called with every copy without which a checkpoint would stay. It may take long, so no lock is held meanwhile.
-    Raises OpsctlError if it is not certain what may go, or if nothing could be removed.
+    before_run: also what another program had saved before the run. Raises OpsctlError if it is not certain what may
+    go, or if nothing could be removed.
     """
     paths, name = run.paths, run.table.name
-    answers = ask(plan_prune(run).relied_on)
+    answers = ask(plan_prune(run, before_run=before_run).relied_on)
     unsure = [f"{tag_of(line.iteration)} in {line.to}: {why}" for line, why in answers.items() if why]
     try:
         with locked(paths.output, paths.lock, LOCK_WAIT_S, f"prune {name}"):
             settle_identity(paths)
             refuse_unfinished(paths)
-            plan = plan_prune(run, answers)
+            plan = plan_prune(run, answers, before_run)
             problems, unrecorded = _rename(run, plan, lease_wait_s) if plan.going else ([], [])
     except OSError as error:
         raise OpsctlError(f"cannot prune {name}: {_explained(error, paths)}") from None
@@ -91,14 +98,14 @@ def prune(run: RunView, say: Callable[[str], None], ask: Ask, lease_wait_s: floa
     return Done(plan, tuple(gone), (*unsure, *problems, *failed))
 
 
-def prune_run(run: RunView, say: Callable[[str], None], ask: Ask, dry_run: bool) -> PrunedRun:
+def prune_run(run: RunView, say: Callable[[str], None], ask: Ask, dry_run: bool, before_run: bool = False) -> PrunedRun:
     """Prune a run, or with `dry_run` plan that, and report each step to `say`. Raises OpsctlError as `prune` does."""
-    name, plan = run.table.name, plan_prune(run)
+    name, plan = run.table.name, plan_prune(run, before_run=before_run)
     for line in (*(f"{name}: warning: {warning}" for warning in plan.warnings), *plan.lines(name)):
         say(line)
     gone, problems = [one.kept.iteration for one in plan.going], []
     if not dry_run and (plan.going or plan.leftovers):
-        done = prune(run, lambda line: say(f"{name}: {line}"), ask)
+        done = prune(run, lambda line: say(f"{name}: {line}"), ask, before_run=before_run)
         plan, gone, problems = done.plan, list(done.removed), list(done.problems)
         for problem in problems:
             say(f"{name}: {problem}")
@@ -236,10 +243,11 @@ class Plan:
         return [line for one in self.going if until and one.kept.iteration % until == 0 for line in one.backed_up]
 
 
-def plan_prune(run: RunView, answers: Answers | None = None) -> Plan:
+def plan_prune(run: RunView, answers: Answers | None = None, before_run: bool = False) -> Plan:
     """Plan which of the run's checkpoints may be removed. Raises OpsctlError if this is not certain.
 
     answers: those of the destinations that were asked; a copy that is not in it does not count. None: trust the ledger.
+    before_run: also what another program had saved before the run.
     """
     policy, warnings = _policy(run)
     root = run.paths.checkpoints
@@ -248,7 +256,7 @@ def plan_prune(run: RunView, answers: Answers | None = None) -> Plan:
         if latest is not None and (fault := fault_of(latest)):
             raise OpsctlError(f"nothing is pruned: the latest is not complete: {fault}")
         copies = Copies(read_backups(run.paths), places_named(run), answers)
-        seen = [_seen(run.paths, folder, copies) for folder in reversed(checkpoint_folders(root))]
+        seen = [_seen(run.paths, folder, copies, before_run) for folder in reversed(checkpoint_folders(root))]
     except CheckpointError as error:
         raise OpsctlError(f"nothing is pruned: {error}") from None
     except OSError as error:
@@ -315,7 +323,7 @@ def _trained(run: RunView) -> tuple[int | None, frozenset[int]]:
         return None, loading
 
 
-def _seen(paths: RunPaths, folder: Path, copies: Copies) -> Seen:
+def _seen(paths: RunPaths, folder: Path, copies: Copies, before_run: bool) -> Seen:
     iteration = iteration_of(folder.name)
     assert iteration is not None, "it is called like a checkpoint"
     try:
@@ -333,5 +341,6 @@ def _seen(paths: RunPaths, folder: Path, copies: Copies) -> Seen:
         manifest.layout.get("optimizer") != NO_OPTIMIZER,
         manifest.pinned,
         is_finite=manifest.not_finite is None,
+        is_before_run=manifest.original is not None and manifest.original.before_run and not before_run,
     )
     return Seen(kept, folder, mark, sum(file.bytes for file in manifest.files.values()), relied_on, why_not)

@@ -14,9 +14,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from opsctl.core.errors import OpsctlError, file_problem
 from opsctl.core.files.state_files import make_folder, read_state, write_atomically, write_state
@@ -24,6 +26,7 @@ from opsctl.run.checkpoints.inventory import latest_iteration
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import ASIDE, Program
 from opsctl.run.programs.kind import SavedCheckpoint, found
+from opsctl.run.state.checkpoint_readers import being_read
 from trainer.formats.checkpoint.manifest import (
     LATEST,
     MANIFEST,
@@ -55,11 +58,15 @@ class Adopted:
     folder: Path
 
 
-def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> list[Adopted]:
-    """Adopt the program's complete checkpoints, and drop those that it has removed, except the newest and the latest.
+def adopt(
+    paths: RunPaths, program: Program, settled_s: float = SETTLED_S, before_run: Collection[Path] = ()
+) -> list[Adopted]:
+    """Adopt the program's complete checkpoints, and drop those that it has removed.
 
-    settled_s: seconds without a change after which a checkpoint counts as written; 0 when no process writes. Returns
-    the new ones, oldest first. Raises OpsctlError where hard links are not possible; OSError.
+    Those that stay are the newest, the latest, restored ones and ones that a command is reading; with [retention], all.
+    settled_s: seconds without a change after which a checkpoint counts as written; 0 when no process writes.
+    before_run: those that the run has not saved. Returns the new ones, oldest first. Raises OpsctlError where hard
+    links are not possible; OSError.
     """
     known = _originals(checkpoint_folders(paths.checkpoints))
     handled = {*known.values(), *_rolled_back(paths)}
@@ -74,18 +81,16 @@ def adopt(paths: RunPaths, program: Program, settled_s: float = SETTLED_S) -> li
     ):  # only what is new is opened: jobs call this every few seconds
         if saved.problem or saved.iteration in taken:
             continue
-        folder = _adopt(paths, program, saved, there[saved.path])
+        folder = _adopt(paths, program, saved, there[saved.path], saved.path in before_run)
         if folder is not None:
             adopted.append(Adopted(saved.iteration, folder))
             taken.add(saved.iteration)
-    latest = latest_iteration(paths.checkpoints)
-    for folder in list(known)[_KEPT:]:
-        if (
-            iteration_of(folder.name) != latest
-            and known[folder] not in there.values()
-            and folder not in (one.folder for one in adopted)
-        ):
-            _remove(folder)
+    gone = [folder for folder in list(known)[_KEPT:] if known[folder] not in there.values()]
+    if gone and not program.prunes:
+        kept = {latest_iteration(paths.checkpoints), *taken, *being_read(paths)}
+        for folder in gone:
+            if iteration_of(folder.name) not in kept and not _is_restored(folder, known[folder]):
+                _remove(folder)
     return adopted
 
 
@@ -105,17 +110,20 @@ def prepare(paths: RunPaths, program: Program) -> Path | None:
     """
     if problem := existing_problem(paths, program):
         raise OpsctlError(problem)
+    older = [saved.path for saved in older_than_run(paths, program)]
     if program.existing == "aside":
-        for saved in older_than_run(paths, program):
-            saved.path.rename(_free(saved.path.with_name(ASIDE + saved.path.name)))
+        for path in older:
+            path.rename(_free(path.with_name(ASIDE + path.name)))
     _note_start(paths, program)
-    adopt(paths, program, settled_s=0.0)
+    adopt(paths, program, settled_s=0.0, before_run=older)
     latest = latest_folder(paths.checkpoints)
     reached, original = -1, None
     if latest is not None:
         manifest = read_manifest(latest)
         reached = manifest.iteration
-        original = _put_back(latest, manifest)
+        original = _put_back(program, latest, manifest)
+        if original is not None and _mark(original) not in _originals([latest]).values():  # of a restore or a moved run
+            adopt(paths, program, settled_s=0.0)
     for saved in program.saved():
         is_torn = saved.problem is not None and program.kind.takes_torn
         if saved.iteration > reached and (saved.problem is None or is_torn):
@@ -190,8 +198,22 @@ def _originals(folders: Iterable[Path]) -> dict[Path, Original]:
     for folder in folders:
         with contextlib.suppress(CheckpointError):
             if (original := read_manifest(folder).original) is not None:
-                originals[folder] = original
+                originals[folder] = msgspec.structs.replace(original, before_run=False)
     return originals
+
+
+def _was_before_run(folder: Path, mark: Original) -> bool:
+    """Return True if `folder` is of the same checkpoint, which was moved or restored, and was there before the run."""
+    with contextlib.suppress(CheckpointError):
+        original = read_manifest(folder).original
+        return original is not None and original.before_run and original.bytes == mark.bytes
+    return False
+
+
+def _is_restored(folder: Path, original: Original) -> bool:
+    """Return True for the files of a restore, which are not the program's own: they are newer."""
+    changed_at = max((folder.joinpath(name).stat().st_mtime for name in read_manifest(folder).files), default=0.0)
+    return changed_at != original.changed_at
 
 
 def _mark(path: Path) -> Original | None:
@@ -216,7 +238,9 @@ def _files(path: Path) -> dict[str, Path]:
     }
 
 
-def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Original) -> Path | None:
+def _adopt(
+    paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Original, is_before_run: bool
+) -> Path | None:
     """Link the files into a new folder, and write its manifest; None if the program removes it meanwhile."""
     folder = paths.checkpoints / tag_of(saved.iteration)
     temporary = paths.checkpoints / f"{TEMPORARY}{folder.name}.{os.getpid()}"
@@ -242,7 +266,7 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
             model={},
             learning_rate={},
             files=files,
-            original=mark,
+            original=msgspec.structs.replace(mark, before_run=is_before_run or _was_before_run(folder, mark)),
         )
         write_state(paths.output, temporary / MANIFEST, manifest.as_json())
         os.utime(temporary / MANIFEST, (mark.changed_at, mark.changed_at))  # readers take this for the time of the save
@@ -267,13 +291,14 @@ def _adopt(paths: RunPaths, program: Program, saved: SavedCheckpoint, mark: Orig
     return folder
 
 
-def _put_back(folder: Path, manifest: Manifest) -> Path | None:
+def _put_back(program: Program, folder: Path, manifest: Manifest) -> Path | None:
     """Link an adopted checkpoint to where the program had it, if it is no longer there as it was adopted."""
     if manifest.original is None:
         return None
-    path = Path(manifest.original.path)
+    path = program.place_of(Path(manifest.original.path))
     is_file = list(manifest.files) == [path.name]
-    if path.exists() and _mark(path) != manifest.original:  # damaged since: what is complete was adopted again
+    # One that was damaged since; what is complete was adopted again.
+    if path.exists() and _mark(path) != _originals([folder]).get(folder):
         path.rename(_free(path.with_name(ASIDE + path.name)))
     if not path.exists():
         for name in manifest.files:

@@ -67,6 +67,7 @@ class Kept:
     is_pinned: bool = False  # according to its manifest
     problem: str = ""  # why it is incomplete or unclear; empty if it is complete
     is_finite: bool = True  # False: its manifest reports NaN or infinity
+    is_before_run: bool = False  # another training program had it before the run
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def verdicts(
             (number in progress.loading, "a training may be loading it"),
             (number in progress.being_read, "it is being read"),
             (one.is_pinned or number in policy.pinned, "pinned"),
+            (one.is_before_run, "older than the run (--before-run deletes it)"),
             (number in newest, f"one of the last {len(newest)}"),
             (_divides(policy.every, number), f"a multiple of {policy.every:,}"),
             (number in spaced, f"a full one each {policy.full_percent:g} % of the training"),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import takewhile
 from pathlib import Path
 
 from opsctl.run.config.schema import COMMAND, HOOK, ProgramTable, RunFile
@@ -13,6 +16,8 @@ from opsctl.slurm.durations import parse_duration_s
 from trainer.recipe.options import Options
 
 _NO_STOP = "none"
+#: A character that glob.escape has escaped.
+_ESCAPED = re.compile(r"\[([*?[])\]")
 #: Prefix of a checkpoint that the program must not find.
 ASIDE = "aside-"
 
@@ -32,6 +37,7 @@ class Program:
     resume: tuple[str, ...] | None  # in place of the kind's arguments
     steps: int | None
     global_batch_size: int | None
+    prunes: bool  # [retention] decides which adopted checkpoints stay
 
     @property
     def reports_progress(self) -> bool:
@@ -42,6 +48,13 @@ class Program:
         """Return what its pattern of checkpoints matches, without links to others."""
         matching = map(Path, glob.glob(self.checkpoints or ""))  # noqa: PTH207 - an absolute pattern
         return [one for one in matching if not one.name.startswith(ASIDE) and not one.is_symlink()]
+
+    def place_of(self, path: Path) -> Path:
+        """Return where its pattern has a checkpoint that was at `path`, maybe before the run was moved."""
+        pattern = Path(self.checkpoints or "/").parts
+        fixed = list(takewhile(lambda part: not glob.has_magic(_ESCAPED.sub("", part)), pattern))
+        moved = Path(*(_ESCAPED.sub(r"\1", part) for part in fixed), *path.parts[len(fixed) - len(pattern) :])
+        return moved if len(fixed) < len(pattern) and fnmatch(str(moved), str(self.checkpoints)) else path
 
     def saved(self) -> list[SavedCheckpoint]:
         """Return its checkpoints, the newest first."""
@@ -98,6 +111,7 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
         resume=table.resume,
         steps=table.steps,
         global_batch_size=table.global_batch_size,
+        prunes=file.retention is not None,
     )
 
 

@@ -67,6 +67,7 @@ class Original(msgspec.Struct, frozen=True):
     path: str  # absolute: a folder or a file
     bytes: int  # of all its files
     changed_at: float  # of the file that was changed last, in seconds since 1970
+    before_run: bool = False  # it was there before the run that adopted it
 
 
 # mypy treats a struct as a dataclass, which could not be frozen if its base is not.

@@ -49,8 +49,8 @@ def prune_now(folder: Path) -> pruning.Done:
 def once_it_is_decided(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Have something happen between what a prune decides under its lock and what it does then."""
 
-    def decide(run: RunView, answers: Answers | None = None) -> Plan:
-        decided = plan_prune(run, answers)
+    def decide(run: RunView, answers: Answers | None = None, before_run: bool = False) -> Plan:
+        decided = plan_prune(run, answers, before_run)
         if answers is not None:
             act()
         return decided
@@ -109,6 +109,25 @@ def test_a_programs_own_checkpoint_goes_too_unless_it_was_saved_again(tmp_path: 
     assert (done.removed, done.problems) == ((10, 20), ())
     assert sorted(one.name for one in saved.iterdir()) == ["step-20.pt", "step-30.pt", "step-40.pt"]
     assert [one.iteration for one in adopt(run.paths, program, settled_s=0.0)] == [20]
+
+
+def test_what_was_there_before_the_run_goes_only_if_it_is_asked_for(tmp_path: Path) -> None:
+    run_file, saved = tmp_path / "run.toml", tmp_path / "saved"
+    run_file.write_text(PROGRAM.replace("steps =", 'existing = "continue"\nsteps ='))
+    run = ready(load_run_file(run_file))
+    publish(run)
+    program = program_of(run.file, tmp_path)
+    saved.mkdir()
+    for step in (10, 20):
+        torch.save({"step": step}, saved / f"step-{step}.pt")
+    assert program is not None and prepare(run.paths, program) == saved / "step-20.pt"
+    for step in (30, 40, 50):
+        torch.save({"step": step}, saved / f"step-{step}.pt")
+    adopt(run.paths, program, settled_s=0.0)
+    assert prune_now(tmp_path).removed == (30,)
+    assert sorted(one.name for one in saved.iterdir()) == [f"step-{step}.pt" for step in (10, 20, 40, 50)]
+    done = prune(seen(tmp_path), lambda _line: None, asks_nobody, before_run=True)
+    assert done.removed == (10, 20) and len(list(saved.iterdir())) == 2
 
 
 def test_a_path_that_the_programs_pattern_does_not_match_stays(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from opsctl.run.checkpoints.listing import listed, saved_at
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program, program_of
 from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
+from opsctl.run.state.checkpoint_readers import reading
 from tests.unit.run.programs.test_kinds import a_lightning_checkpoint, a_transformers_checkpoint, half
 from trainer.formats.checkpoint.manifest import check_checksums, checkpoint_folders, fault_of, read_manifest
 
@@ -370,3 +371,55 @@ def test_a_file_that_the_program_writes_over_is_kept_as_it_was(tmp_path: Path) -
     kept = run.paths.checkpoints / "global_step10"
     check_checksums(kept, read_manifest(kept))
     assert prepare(run.paths, run.program) == last and run.adopted() == [10]
+
+
+def restored(folder: Path) -> None:
+    """Make an adopted checkpoint what a restore from a backup makes of it: files of its own, written now."""
+    for file in folder.iterdir():
+        data = file.read_bytes()
+        file.unlink()
+        file.write_bytes(data)
+
+
+def test_a_restored_checkpoint_stays_until_it_is_chosen_and_is_no_new_save_then(run: Saving) -> None:
+    for step in (10, 20, 30, 40):
+        run.save(step)
+    run.adopt()
+    restored(run.paths.checkpoints / "global_step10")
+    for step in (10, 20):
+        shutil.rmtree(run.own / f"checkpoint-{step}")
+    assert prepare(run.paths, run.program) == run.own / "checkpoint-40" and run.adopted() == [40, 30, 10]
+    (run.paths.checkpoints / "latest").write_text("global_step10")
+    assert prepare(run.paths, run.program) == run.own / "checkpoint-10"
+    assert run.adopt() == [] and run.adopted() == [40, 30, 10]
+
+
+def test_with_a_policy_of_retention_prune_alone_removes_what_the_program_has_removed(run: Saving) -> None:
+    for step in (10, 20, 30, 40):
+        run.save(step)
+    run.adopt()
+    shutil.rmtree(run.own / "checkpoint-10")
+    assert adopt(run.paths, replace(run.program, prunes=True), settled_s=0.0) == [] and 10 in run.adopted()
+
+
+def test_what_a_command_is_sending_stays_though_the_program_has_removed_it(run: Saving) -> None:
+    for step in (10, 20, 30, 40):
+        run.save(step)
+    run.adopt()
+    shutil.rmtree(run.own / "checkpoint-10")
+    with reading(run.paths, 10, "backup"):
+        assert run.adopt() == [] and 10 in run.adopted()
+    assert run.adopt() == [] and 10 not in run.adopted()
+
+
+def test_after_a_move_the_checkpoint_is_put_back_where_the_program_is_now(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    before = Saving(tmp_path / "before")
+    before.save(10)
+    before.adopt()
+    shutil.rmtree(before.own)
+    (tmp_path / "before").rename(tmp_path / "now")
+    paths = RunPaths(tmp_path / "now" / "output")
+    program = replace(before.program, checkpoints=str(tmp_path / "now" / "out" / "checkpoint-*"))
+    assert prepare(paths, program) == tmp_path / "now" / "out" / "checkpoint-10"
+    assert adopt(paths, program, settled_s=0.0) == [] and not (tmp_path / "before").exists()
