@@ -16,7 +16,7 @@ from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
 from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, stop_chain
-from opsctl.jobs.runner.checkpoint_watch import adopt_left_over
+from opsctl.jobs.runner.checkpoint_watch import prepared_start
 from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
 from opsctl.jobs.runner.own_attempt import (
     close,
@@ -245,7 +245,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
 
 
 def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, heartbeat: LeaseHeartbeat) -> int:
-    adopt_left_over(task)
+    start = prepared_start(task)
     code = _leave_at_once(task)  # while this one waited, another may have come to the end
     if code is not None:
         return code
@@ -262,7 +262,7 @@ def _train_with_lease(task: Task, signals: Signals, handler: RequestHandler, hea
     is_to_leave = partial(_is_to_leave, task, signals, handler)
     try:
         handler.task = task = on_good_nodes(task, attempt, handler.attempt, folder, is_to_leave)
-        step_end, note = run_step(task, signals, folder, heartbeat, handler)
+        step_end, note = run_step(task, signals, folder, heartbeat, handler, start)
     except (OpsctlError, OSError) as error:
         # Nothing ran: the attempt still says why.
         task.log.add_line(f"opsctl: cannot start the step: {error}")

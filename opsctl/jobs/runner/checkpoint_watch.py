@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.errors import OpsctlError, file_problem
@@ -53,33 +53,45 @@ class CheckpointWatch(WatchThread):
         return []
 
 
-def adopt_left_over(task: Task) -> None:
-    """Adopt what was saved before this attempt: by one that was lost, or, if the run file allows it, before the run.
+@dataclass(frozen=True)
+class ProgramStart:
+    """A start of another program."""
 
-    The attempt does not count it as its own. `prepare` reports what fails here.
+    program: Program
+    checkpoint: Path | None  # from which it resumes
+    problem: Exception | None = None  # why it cannot start
+
+    @property
+    def step(self) -> int:
+        """Return the step that it continues from; 0 without a checkpoint."""
+        found = self.program.kind.judge(self.checkpoint) if self.checkpoint else None
+        return found.iteration if found else 0
+
+    def log_line(self) -> str:
+        """Return the log line of the start: from which checkpoint and step, or from the beginning."""
+        if self.checkpoint is None:
+            pattern = self.program.checkpoints
+            why = f"No complete checkpoint matches {pattern}" if pattern else "[program] checkpoints is not set"
+            return f"{why}:\n    {FROM_RANDOM}"
+        return write_checkpoint_line(CheckpointLoaded(self.step, str(self.checkpoint)))
+
+    def progress(self) -> Translator:
+        """Return what makes training lines of the program's output."""
+        kind = self.program.kind
+        progress = kind.follow(self.step, self.program.batches_per_step) if kind.follow else kind.progress
+        return Translator(progress, self.program.steps, self.program.global_batch_size)
+
+
+def prepared_start(task: Task) -> ProgramStart | None:
+    """Return the start of the task's program; None for our trainer.
+
+    What was saved before is adopted: by an attempt that was lost, or, if the run file allows it, before the run. An
+    attempt that is opened later does not count it as its own.
     """
-    with contextlib.suppress(OpsctlError, CheckpointError, OSError):
-        if (program := program_of(task.revision.file, task.revision.run_file.parent)) is not None:
-            prepare(task.paths, program)
-
-
-def step_of(program: Program, checkpoint: Path | None) -> int:
-    """Return the step that a start from `checkpoint` continues from; 0 without one."""
-    found = program.kind.judge(checkpoint) if checkpoint else None
-    return found.iteration if found else 0
-
-
-def start_of_program(program: Program, checkpoint: Path | None, step: int) -> str:
-    """Return the log line of a start: from which checkpoint and step, or from the beginning."""
-    if checkpoint is None:
-        pattern = program.checkpoints
-        why = f"No complete checkpoint matches {pattern}" if pattern else "[program] checkpoints is not set"
-        return f"{why}:\n    {FROM_RANDOM}"
-    return write_checkpoint_line(CheckpointLoaded(step, str(checkpoint)))
-
-
-def progress_of(program: Program, step: int) -> Translator:
-    """Return what makes training lines of the program's output after a start from `step`."""
-    kind = program.kind
-    progress = kind.follow(step) if kind.follow else kind.progress
-    return Translator(progress, program.steps, program.global_batch_size)
+    program = program_of(task.revision.file, task.revision.run_file.parent)
+    if program is None:
+        return None
+    try:
+        return ProgramStart(program, prepare(task.paths, program))
+    except (OpsctlError, CheckpointError, OSError) as error:
+        return ProgramStart(program, None, error)

@@ -14,7 +14,7 @@ from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.state_files import write_state
 from opsctl.core.tcp_ports import is_free
 from opsctl.core.timestamps import iso, now
-from opsctl.jobs.runner.checkpoint_watch import CheckpointWatch, progress_of, start_of_program, step_of
+from opsctl.jobs.runner.checkpoint_watch import CheckpointWatch, ProgramStart
 from opsctl.jobs.runner.cron_watch import CronWatch
 from opsctl.jobs.runner.hang_watch import watch_over
 from opsctl.jobs.runner.launch import Launch, free_port, launchers_python, master_address, trainer_words
@@ -33,8 +33,7 @@ from opsctl.jobs.runner.step import LEAVE_S, Step
 from opsctl.jobs.runner.task import FollowedPaths, Task
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.outcome import StepEnd
-from opsctl.run.checkpoints.adopted import prepare
-from opsctl.run.config.program import Program, program_of
+from opsctl.run.config.program import Program
 from opsctl.run.programs.progress import Translator
 from opsctl.run.state.attempt_folder import exit_report
 from opsctl.slurm.backends import client_for
@@ -51,26 +50,35 @@ _AT_LIMIT_S = 90
 
 
 def run_step(
-    task: Task, signals: Signals, folder: Path, heartbeat: LeaseHeartbeat, handler: RequestHandler
+    task: Task,
+    signals: Signals,
+    folder: Path,
+    heartbeat: LeaseHeartbeat,
+    handler: RequestHandler,
+    start: ProgramStart | None,
 ) -> tuple[StepEnd, str]:
-    """Run the step; return how it ended, and a clause about the signals that the job got, empty without any."""
+    """Run the step; return how it ended, and a clause about the signals that the job got, empty without any.
+
+    start: of another program.
+    """
     if isinstance(task.options, OpsctlError):
         raise task.options
     if problem := task.checkpoint_problem():
         raise OpsctlError(problem)
     limit = _limit(task)
     margin_s = parse_duration_s(task.revision.file.slurm.exit_margin)
-    program = program_of(task.revision.file, task.revision.run_file.parent)
+    program = start.program if start else None
     watch: CheckpointWatch | None = None
     progress: Translator | None = None
-    if program is None:
+    if start is None:
         launch = _launch(task, task.options, folder, limit, heartbeat.lease.holder)
     else:
-        checkpoint = prepare(task.paths, program)
-        start = step_of(program, checkpoint)
-        progress = progress_of(program, start)
-        task.log.add_line(start_of_program(program, checkpoint, start))
-        launch, watch = _launch_program(task, program, folder, checkpoint), CheckpointWatch(task.paths, program)
+        if start.problem is not None:
+            raise start.problem
+        progress = start.progress()
+        task.log.add_line(start.log_line())
+        launch = _launch_program(task, start.program, folder, start.checkpoint)
+        watch = CheckpointWatch(task.paths, start.program)
     stop_request = task.paths.stop_request(task.allocation.job_id)
     environment = {**os.environ, **task.cluster.additions(dict(os.environ)), **launch.environment()}
 

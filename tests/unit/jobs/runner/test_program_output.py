@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.jobs.runner.checkpoint_watch import start_of_program
+from opsctl.jobs.runner.checkpoint_watch import ProgramStart
 from opsctl.jobs.runner.program_output import LineEnds, ProgramOutput
 from opsctl.run.config.program import program_of
 from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
@@ -48,5 +48,5 @@ def test_a_start_without_a_checkpoint_is_a_fresh_start_in_the_log(pattern: str |
     slurm = SlurmTable(nodes=1, gpus_per_node=1, time="1:00:00")
     program = program_of(RunFile(run=RunTable(name="x"), slurm=slurm, program=table), tmp_path)
     assert program is not None
-    lines = start_of_program(replace(program, checkpoints=pattern), None, 0).splitlines()
+    lines = ProgramStart(replace(program, checkpoints=pattern), None).log_line().splitlines()
     assert (pattern or "[program] checkpoints") in lines[0] and parse_checkpoint_line(lines[-1]) == FreshStart()
