@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from opsctl.run.programs.kind import Kind, Progress, SavedCheckpoint, no_progress
-from opsctl.run.programs.saved_files import torn_safetensors, torn_zip
+from opsctl.run.programs.saved_files import number_after, pickle_in_zip, torn_safetensors, torn_zip
 
 #: The last number in a name is its iteration.
 _NUMBER = re.compile(r"(\d{1,18})(?!.*\d)")
+#: Files of torch.save, and the names of the step inside one whose name has none.
+_ZIPS = (".pt", ".pth", ".ckpt")
+_STEP_NAMES = ("iter_num", "global_step", "iteration", "step")
 
 
 def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, resume: Sequence[str]) -> Kind:
@@ -36,6 +39,8 @@ def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, res
 
     def _judge(path: Path) -> SavedCheckpoint | None:
         number = _NUMBER.search(path.stem if path.is_file() else path.name)
+        if number is None and path.is_file():
+            return _single_file(path)
         return SavedCheckpoint(int(number[1]), path, _problem(path, complete)) if number else None
 
     def _resume(checkpoint: Path) -> Sequence[str]:
@@ -44,6 +49,17 @@ def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, res
     lacks = [] if progress else ["[program] progress is not set: no progress is shown."]
     reads = _progress if pattern else no_progress
     return Kind("command", "torchrun", stop, None, reads, _judge, _resume, takes_torn=True, lacks=tuple(lacks))
+
+
+def _single_file(path: Path) -> SavedCheckpoint | None:
+    """Return the checkpoint in a file that is written over, such as nanoGPT's `ckpt.pt`; None for another file."""
+    if path.suffix not in _ZIPS:
+        return None
+    if problem := torn_zip(path):
+        return SavedCheckpoint(0, path, problem)
+    saved = pickle_in_zip(path)
+    step = next((step for name in _STEP_NAMES if (step := number_after(saved, name)) is not None), None)
+    return None if step is None else SavedCheckpoint(step, path)
 
 
 def _problem(path: Path, complete: Sequence[str]) -> str | None:
@@ -60,4 +76,4 @@ def _problem(path: Path, complete: Sequence[str]) -> str | None:
 def _torn(path: Path) -> str | None:
     if path.suffix == ".safetensors":
         return torn_safetensors(path)
-    return torn_zip(path) if path.suffix in (".pt", ".pth", ".ckpt") else None
+    return torn_zip(path) if path.suffix in _ZIPS else None

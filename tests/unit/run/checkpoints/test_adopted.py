@@ -23,6 +23,7 @@ from opsctl.run.checkpoints.listing import listed, saved_at
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.config.program import Program, program_of
 from opsctl.run.config.schema import ProgramTable, RunFile, RunTable, SlurmTable
+from opsctl.run.programs.kind import SavedCheckpoint
 from opsctl.run.state.checkpoint_readers import reading
 from tests.unit.run.programs.test_kinds import a_lightning_checkpoint, a_transformers_checkpoint, half
 from trainer.formats.checkpoint.manifest import check_checksums, checkpoint_folders, fault_of, read_manifest
@@ -423,3 +424,17 @@ def test_after_a_move_the_checkpoint_is_put_back_where_the_program_is_now(tmp_pa
     program = replace(before.program, checkpoints=str(tmp_path / "now" / "out" / "checkpoint-*"))
     assert prepare(paths, program) == tmp_path / "now" / "out" / "checkpoint-10"
     assert adopt(paths, program, settled_s=0.0) == [] and not (tmp_path / "before").exists()
+
+
+def test_nanogpts_single_file_is_kept_at_each_step_and_put_back_whole(tmp_path: Path) -> None:
+    run = Saving(tmp_path, "command", "out/ckpt.pt")
+    run.own.mkdir()
+    path = run.own / "ckpt.pt"
+    for step in (250, 500, 750):
+        torch.save({"model": {"w": torch.zeros(2)}, "iter_num": step}, path)
+        assert run.adopt() == [step]
+    assert run.adopt() == [] and run.adopted() == [750, 500]
+    half(path)
+    assert prepare(run.paths, run.program) == path and run.program.kind.judge(path) == SavedCheckpoint(750, path)
+    (run.paths.checkpoints / "latest").write_text("global_step500")
+    assert prepare(run.paths, run.program) == path and run.program.kind.judge(path) == SavedCheckpoint(500, path)

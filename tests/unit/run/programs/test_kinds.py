@@ -231,6 +231,17 @@ def test_any_command_is_described_by_its_table(tmp_path: Path) -> None:
     assert kind.resume(path) == ["--from", str(path)]
 
 
+def test_the_step_of_a_single_file_is_read_from_inside(tmp_path: Path) -> None:
+    kind = command.kind_of(None, [], None, [])
+    path = tmp_path / "ckpt.pt"
+    optimizer = {"state": {0: {"step": torch.tensor(7.0), "exp_avg": torch.zeros(2)}}}
+    torch.save({"model": WEIGHTS, "optimizer": optimizer, "iter_num": 250, "best_val_loss": torch.tensor(1.5)}, path)
+    torch.save({"model": WEIGHTS}, tmp_path / "model.pt")
+    assert newest(kind, tmp_path) == [(250, True)]
+    half(path)
+    assert newest(kind, tmp_path) == [(0, False)]
+
+
 @pytest.mark.parametrize(
     ("kind", "line", "progress"),
     [
