@@ -37,6 +37,7 @@ class Program:
     resume: tuple[str, ...] | None  # in place of the kind's arguments
     steps: int | None
     global_batch_size: int | None
+    batches_per_step: int
     prunes: bool  # [retention] decides which adopted checkpoints stay
 
     @property
@@ -111,6 +112,7 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
         resume=table.resume,
         steps=table.steps,
         global_batch_size=table.global_batch_size,
+        batches_per_step=table.batches_per_step,
         prunes=file.retention is not None,
     )
 

@@ -88,6 +88,7 @@ class ProgramTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resume: tuple[str, ...] | None = None  # arguments to resume, with `{checkpoint}`
     steps: int | None = None  # length of the training in steps
     global_batch_size: int | None = None  # samples of a step, for samples per second
+    batches_per_step: int = 1  # that its bar counts, for kinds with a bar of batches
 
 
 class RetentionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

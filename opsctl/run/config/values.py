@@ -128,7 +128,7 @@ _RULES = (
     ("program", "existing", _one_of(EXISTING)),
     ("program", "grace", _DURATION),
     ("program", "folder checkpoints complete", _PATH),
-    ("program", "steps global_batch_size", _from(1)),
+    ("program", "steps global_batch_size batches_per_step", _from(1)),
     ("array", "keep_queued", _between(0, 100)),
     ("retention", "last", _from(2)),
     ("retention", "every until_backed_up", _from(0)),

@@ -24,6 +24,7 @@ _OUTPUTS = ("output_dir", "out_dir", "save_dir", "checkpoint_dir", "ckpt_dir", "
 _HANDLES = re.compile(r"\bsignal\.signal\(\s*(?:signal\.)?(SIG[A-Z0-9]+)\s*,\s*(?!signal\.SIG)")
 _HOOKED = re.compile(r"^\s*(?:from|import)\s+opsctl_hook\b", re.MULTILINE)
 _WARNING = re.compile(r"(?P<options>[RB]*:)?(?P<signal>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?")
+_ACCUMULATES = re.compile(r"\baccumulate_grad_batches\s*=\s*(\d{1,9})\b")
 _LEAST_MARGIN_S = 60
 
 
@@ -40,6 +41,7 @@ def take_facts(
     _saves(draft, kind, given, line_of)
     _resumes(draft, found, kind, text, line_of)
     _length(draft, kind, given, line_of)
+    _batches(draft, kind, given, text)
     _stops(draft, kind, text, asked)
 
 
@@ -90,6 +92,14 @@ def _length(draft: Draft, kind: Kind | None, given: Mapping[str, str], line_of: 
             draft.set("program", "steps", int(given[one]), f"line {line_of(f'--{one}')}")
             return
     draft.ask("program", "steps", 10_000, "length of the training in steps, at which the chain ends")
+
+
+def _batches(draft: Draft, kind: Kind | None, given: Mapping[str, str], text: str) -> None:
+    """Set the batches of a step, for a kind whose bar counts batches."""
+    in_text = _ACCUMULATES.search(text)
+    value = given.get("trainer.accumulate_grad_batches") or (in_text[1] if in_text else "")
+    if kind is not None and kind.follow is not None and value.isdecimal() and int(value) > 1:
+        draft.set("program", "batches_per_step", int(value), "accumulate_grad_batches")
 
 
 def _stops(draft: Draft, kind: Kind | None, text: str, asked: Sequence[Directive]) -> None:

@@ -16,7 +16,7 @@ class Progress:
     Values without an iteration are of the next iteration that the program reports.
     """
 
-    iteration: int | None = None  # optimizer steps done; batches for Lightning
+    iteration: int | None = None  # optimizer steps done
     total_iterations: int | None = None
     loss: float | None = None
     learning_rate: float | None = None
@@ -64,7 +64,8 @@ class Kind:
     checkpoints: a pattern of paths relative to the run's folder, for a run file without one.
     progress: the progress in one line of output, None for other lines.
     judge: a path that the pattern matches -> the checkpoint, None for a path that is none.
-    follow: the step that an attempt starts from -> its `progress`, for a kind whose lines need those before them.
+    follow: the step that an attempt starts from and the batches of a step -> its `progress`, for a kind whose lines
+        need those before them.
     resume: the newest complete checkpoint -> arguments that resume from it. Empty for a program that finds it itself.
     takes_torn: the program loads its newest checkpoint without checking it, so a torn one has to be moved away.
     lacks: sentences about what the program cannot do, for `plan`, `doctor` and `status`.
@@ -79,7 +80,7 @@ class Kind:
     judge: Callable[[Path], SavedCheckpoint | None]
     resume: Callable[[Path], Sequence[str]]
     takes_torn: bool = False
-    follow: Callable[[int], Callable[[str], Progress | None]] | None = None
+    follow: Callable[[int, int], Callable[[str], Progress | None]] | None = None
     lacks: tuple[str, ...] = ()
     saves_with: str | None = None
     command_line: CommandLine | None = None

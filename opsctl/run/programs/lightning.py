@@ -24,16 +24,16 @@ _RESTORED = re.compile(r"Restored all states from the checkpoint at .*step=(\d{1
 
 
 class Bars:
-    """Counts the batches of an attempt by its bars.
+    """Counts the steps of an attempt by its bars of batches.
 
     A bar counts within its epoch. The bar of the last epoch ends where the training ends, so its length is not the
     epoch's; tqdm's first bar after a resume within an epoch has neither a number nor a length.
     """
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, batches_per_step: int = 1) -> None:
         """Count from the step of the checkpoint that the attempt resumes from, or 0."""
-        self._start = start
-        self._before: int | None = None  # batches before this epoch
+        self._start, self._batches_per_step = start, batches_per_step
+        self._before: int | None = None  # steps before this epoch
         self._epoch: str | None = None
         self._done = 0
         self._length = 0  # of this epoch, 0 if unknown
@@ -58,9 +58,10 @@ class Bars:
         if self._before is None:
             if is_rich and done == length:
                 return None  # without a terminal, rich draws only the bar of the last epoch, at its end
-            self._before = max(int(bar["epoch"] or 0) * length, self._start + 1 - done)
+            in_epoch = (done - 1) // self._batches_per_step
+            self._before = max(int(bar["epoch"] or 0) * self._steps(length), self._start - in_epoch)
         elif bar["epoch"] != self._epoch:
-            self._before += self._length or self._done  # rich does not draw an epoch's last batch
+            self._before += self._steps(self._length or self._done)  # rich does not draw an epoch's last batch
         if (bar["epoch"], done) != (self._epoch, self._done):
             self._epoch, self._done, self._draws, self._has_loss = bar["epoch"], done, 0, False
         self._draws, self._length = self._draws + 1, length
@@ -69,9 +70,18 @@ class Bars:
         if self._has_loss or (loss and self._draws == 1 and (not is_rich or loss["loss"] == self._loss)):
             return None
         self._has_loss, self._loss = bool(loss), loss["loss"] if loss else ""
+        if done % self._batches_per_step and done != length:
+            return None
+        seconds = _seconds(bar)
         return Progress(
-            self._before + done, loss=float(loss["loss"]) if loss else None, seconds_per_iteration=_seconds(bar)
+            self._before + self._steps(done),
+            loss=float(loss["loss"]) if loss else None,
+            seconds_per_iteration=seconds and seconds * self._batches_per_step,
         )
+
+    def _steps(self, batches: int) -> int:
+        """Return the optimizer's steps in the first batches of an epoch, at whose end there is always one."""
+        return -(-batches // self._batches_per_step)
 
 
 def _seconds(bar: re.Match[str]) -> float | None:
@@ -116,7 +126,7 @@ KIND = Kind(
     saves_on=None,
     checkpoints="lightning_logs/version_*/checkpoints/*.ckpt",
     progress=single_bar,
-    follow=lambda start: Bars(start).progress,
+    follow=lambda start, batches: Bars(start, batches).progress,
     judge=_judge,
     resume=_resume,
     # rich draws its bar only on a terminal, and on one of 80 columns it breaks the line before the loss.
@@ -126,7 +136,7 @@ KIND = Kind(
         'save_on_exception=True) and stop = "SIGTERM".',
         "A resume within an epoch continues at the right step but with the first batches of the epoch, unless the "
         "loader keeps its state.",
-        "Its bar counts batches: with accumulate_grad_batches the progress is that many times too high.",
+        "Its bar counts batches: with accumulate_grad_batches = N, set batches_per_step = N.",
     ),
     command_line=CommandLine(
         _is_its,

@@ -29,7 +29,7 @@ def _nanogpt_reader() -> Callable[[str], Progress | None]:
 
 def _of_kind(kind: Kind) -> Callable[[], Callable[[str], Progress | None]]:
     def reader() -> Callable[[str], Progress | None]:
-        return kind.follow(0) if kind.follow else kind.progress
+        return kind.follow(0, 1) if kind.follow else kind.progress
 
     return reader
 

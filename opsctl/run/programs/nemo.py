@@ -38,8 +38,8 @@ def _logged(line: str) -> Progress | None:
     )
 
 
-def _follow(start: int) -> Callable[[str], Progress | None]:
-    bars = lightning.Bars(start)
+def _follow(start: int, batches: int) -> Callable[[str], Progress | None]:
+    bars = lightning.Bars(start, batches)
     return lambda line: _logged(line) or bars.progress(line)
 
 

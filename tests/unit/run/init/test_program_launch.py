@@ -325,6 +325,12 @@ def test_what_the_programs_file_shows_is_taken() -> None:
     assert draft.value("program", "resume") == ["--resume-from", "{checkpoint}"]
 
 
+def test_the_batches_of_a_step_are_taken_where_a_bar_counts_batches() -> None:
+    source = "import lightning\nt = lightning.Trainer(max_steps=8, accumulate_grad_batches=4)"
+    draft = program("torchrun train.py", files={"/where/train.py": source})
+    assert draft.value("program", "batches_per_step") == 4
+
+
 def test_the_folder_is_the_one_that_has_the_program() -> None:
     script = f"{HEAD}torchrun src/train.py\n"
 

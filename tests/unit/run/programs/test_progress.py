@@ -107,7 +107,7 @@ def draws(name: str, done: int, total: str, before: float, loss: float) -> bytes
 
 def test_lightnings_bars_give_each_step_its_own_loss_also_in_a_shorter_last_epoch() -> None:
     assert lightning.KIND.follow is not None
-    translator = Translator(lightning.KIND.follow(0), 50)
+    translator = Translator(lightning.KIND.follow(0, 1), 50)
     output, step = b"\rTraining: |     | 0/? [00:00<?, ?it/s]", 0
     for epoch, length in enumerate((20, 20, 10)):
         output += f"\rEpoch {epoch}:   0%|     | 0/{length} [00:00<?, ?it/s, v_num=0, loss={step}.5]".encode()
@@ -123,10 +123,24 @@ def test_lightnings_bars_give_each_step_its_own_loss_also_in_a_shorter_last_epoc
 
 def test_lightnings_bars_after_a_resume_within_an_epoch_continue_at_the_checkpoints_step() -> None:
     assert lightning.KIND.follow is not None
-    translator = Translator(lightning.KIND.follow(30), 50)
+    translator = Translator(lightning.KIND.follow(30, 1), 50)
     output = b"\rTraining: |     | 0/? [00:00<?, ?it/s]"
     output += b"".join(draws("Training", done, "?", 9.0, 1.0) for done in range(11, 21))
     output += b"\rEpoch 2:   0%|     | 0/10 [00:00<?, ?it/s, v_num=1, loss=1.0]"
     output += b"".join(draws("Epoch 2", done, "10", 9.0, 1.0) for done in range(1, 11))
     lines = parsed(translator.lines(output + b"\n"))
     assert [(one.iteration, one.loss) for one in lines] == [(n, 1.0) for n in range(31, 51)]
+
+
+def test_lightnings_bars_count_steps_where_a_step_has_several_batches() -> None:
+    """Epochs of five batches, two in a step: Lightning makes a step at the end of an epoch too."""
+    assert lightning.KIND.follow is not None
+    whole, resumed = Translator(lightning.KIND.follow(0, 2), 8), Translator(lightning.KIND.follow(4, 2), 8)
+    first = b"".join(draws(f"Epoch {epoch}", done, "5", 9.0, 1.0) for epoch in (0, 1) for done in range(1, 6))
+    assert [one.iteration for one in parsed(whole.lines(first + b"\n"))] == [1, 2, 3, 4, 5, 6]
+    rest = b"".join(draws("Training", done, "?", 9.0, 1.0) for done in range(3, 6))
+    rest += b"\rEpoch 2:   0%|     | 0/5 [00:00<?, ?it/s, v_num=1, loss=1.0]"
+    rest += b"".join(draws("Epoch 2", done, "5", 9.0, 1.0) for done in range(1, 5))
+    lines = parsed(resumed.lines(rest + b"\n"))
+    assert [one.iteration for one in lines] == [5, 7, 8]  # the bar of an epoch's rest does not show its end
+    assert lines[-1].seconds_per_iteration == 0.5
