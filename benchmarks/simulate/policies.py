@@ -23,6 +23,8 @@ class Way:
     hang_watch: bool = False
     slow_nodes: bool = False
     restarts: bool = False  # in the same job, on the same nodes
+    memory_s: float = math.inf  # between snapshots in host memory, which a restart in the job resumes from
+    is_copied: bool = False  # each node has the next one's snapshot too
     spare_share: float = 0.0  # further nodes of each job, of those that are trained on
     slower_node_percent: float = WatchTable().slower_node_percent
     alerts: bool = False  # a person is told, and comes
@@ -56,6 +58,11 @@ PLAIN_TODAY, EIGHT_HOURS_TODAY = (
     replace(one, name=f"{one.name}, today", watchdog_s=figures.WATCHDOG_S.value, youngs_interval=True)
     for one in (PLAIN, EIGHT_HOURS)
 )
+#: Ours with a snapshot in host memory about once a minute.
+WITH_MEMORY = (
+    replace(OURS, name="ours, in memory", memory_s=60.0),
+    replace(OURS, name="ours, in memory and on a partner", memory_s=60.0, is_copied=True),
+)
 #: What is compared.
 WAYS = (OURS, PLAIN, PLAIN_TODAY, EIGHT_HOURS, EIGHT_HOURS_TODAY)
 #: Each way that lacks one decision: what that is worth.
@@ -63,7 +70,7 @@ WITHOUT = (
     *(
         replace(OURS, name=f"ours without {one.name.replace('_', ' ')}", **{one.name: False})
         for one in fields(Way)
-        if one.default is False and one.name not in ("alerts", "seeks", "youngs_interval")
+        if one.default is False and one.name not in ("alerts", "seeks", "youngs_interval", "is_copied")
     ),
     replace(OURS, name="ours without spare nodes", spare_share=0.0),
 )

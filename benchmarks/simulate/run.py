@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -110,7 +111,7 @@ class Run:
         ends_at = self.env.now + self._time_left_s()
         since = counted_since(self.queue.chains, array.chain.submitted_at)
         left: tuple[str, ...] | None = nodes
-        tested, ended, restart = Tested(), None, 0
+        tested, ended, restart, in_memory = Tested(), None, 0, 0
         while left is not None:
             if self.way.brake and failed_too_often(self.attempts[-NEWEST:], since):
                 self.queue.cancel_pending()
@@ -127,7 +128,7 @@ class Run:
                 iteration_at_start=self.saved,
                 restart=restart,
             )
-            live = yield from self._attempt(opened, left, ends_at, tested, ended)
+            live = yield from self._attempt(opened, left, ends_at, tested, ended, in_memory)
             spare, ended = len(left) - self.setting.nodes, self.attempts[-1]
             is_over = live.is_unfit or nodes[0] in ended.lost_nodes or self.cluster.is_closed
             job = JobNow(
@@ -140,12 +141,32 @@ class Run:
             )
             left = after_failure(ended, self.attempts[-NEWEST:], since, job).nodes
             restart += 1
+            has_all = left is not None and (self.way.is_copied or live.used <= set(left))
+            in_memory = self._newest_in_memory(live) if has_all else 0
         self.queue.over()
 
+    def _newest_in_memory(self, live: Live) -> int:
+        """Return the iteration of the newest snapshot; 0 without."""
+        each_s = self.setting.seconds_per_iteration
+        every = 0 if math.isinf(self.way.memory_s) else max(1, round(self.way.memory_s / each_s))
+        return live.iteration // every * every if every else 0
+
     def _attempt(
-        self, opened: Attempt, nodes: tuple[str, ...], ends_at: float, tested: Tested, before: Attempt | None
+        self,
+        opened: Attempt,
+        nodes: tuple[str, ...],
+        ends_at: float,
+        tested: Tested,
+        before: Attempt | None,
+        in_memory: int = 0,
     ) -> Life:
-        """One try, which is closed in the end; returns what it was. before: that the job made before."""
+        """One try, which is closed in the end; returns what it was. before: that the job made before.
+
+        in_memory: the iteration of the snapshot there. It is saved first, so that the start takes longer by a save.
+        """
+        if in_memory > self.saved:
+            self.saved = in_memory
+            yield self.env.timeout(self.setting.save_s)
         span = Span(opened.number, opened.job_id, opened.opened_at, self.saved)
         used = nodes[: self.setting.nodes]
         live = Live(opened, span, used, len(nodes), ends_at - EXIT_MARGIN_S, self.interval, self.saved, self.saved)
