@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.launcher.node_sampler import limit_of_cgroups, memory_lines
+from trainer.core.memory_limit import limit_of_cgroups, memory_lines
 
 
 def group(folder: Path, **files: str) -> None:
