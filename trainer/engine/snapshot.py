@@ -40,6 +40,11 @@ class HostCopies:
         self._kept[name] = copying.used
         return copied
 
+    def are_finite(self) -> bool:
+        """Return whether no copied number is NaN or infinite."""
+        copied = (one for places in self._kept.values() for one in places if one.is_floating_point() and one.numel())
+        return all(bool(torch.stack(torch.aminmax(one)).isfinite().all()) for one in copied)
+
     def wait(self) -> None:
         """Return when every copy has what it is a copy of."""
         if torch.cuda.is_initialized():

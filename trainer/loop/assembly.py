@@ -20,10 +20,11 @@ from trainer.loop.guarding import Drill, Guarding, RollingBack
 from trainer.loop.leaving import HARD_END_AFTER_S, HardEnd, Leaving
 from trainer.loop.log import Log, OwnTime, sampler_pipe, size_lines, throughput_of
 from trainer.loop.observer import Observer
-from trainer.loop.preparing import Prepared, prepare, saves_where_it_loads
+from trainer.loop.preparing import Prepared, keeps_snapshots, prepare, saves_where_it_loads
 from trainer.loop.replicas import ReplicaCheck, Replicas
 from trainer.loop.resuming import LastLoss, Resumption, contents_of, load_into
 from trainer.loop.save import Saves, beginner, saver
+from trainer.loop.snapshots import open_snapshots
 from trainer.loop.tensorboard import Curves, open_writers
 from trainer.loop.train import Training
 from trainer.parallel.agreement import on_every_rank
@@ -161,6 +162,10 @@ def _observers(
             is_end=prepared.lengths.end.is_reached,
         )
         observers.append(saves)
+        if keeps_snapshots(options):
+            of_snapshot = contents_of(options, prepared.identity, resumption.schedule, history, loss, kept)
+            interval, with_optimizer = options.snapshot_interval, not options.no_save_optim
+            observers.append(open_snapshots(engine, prepared.destination, interval, of_snapshot, with_optimizer, tell))
     return observers
 
 

@@ -56,6 +56,9 @@ class Observer:
     def before_leaving_unsaved(self, progress: Progress) -> None:
         """In its place, when what was trained last is not worth keeping: finish what is under way."""
 
+    def when_refused(self) -> None:
+        """In its place, when all ranks refuse to continue from what was trained last."""
+
     def when_finished(self, progress: Progress) -> None:
         """Then, if the training has come to its end."""
 

@@ -18,8 +18,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trainer.checkpoint.destination import Destination, OwnLease, only_writer, open_destination
+from trainer.checkpoint.destination import (
+    Destination,
+    OwnLease,
+    only_writer,
+    open_destination,
+    refuse_if_overtaken,
+)
 from trainer.checkpoint.into_engine import step_back
+from trainer.checkpoint.memory import Memory, publish_from_memory
 from trainer.core.console import complain
 from trainer.core.files import HeldFolder, be_as_open_as_its_folder
 from trainer.data.build import Datasets, build_datasets, vocab_size
@@ -62,6 +69,8 @@ def prepare(
         schedule = LearningRateSchedule.of(options)
         vocabulary = Vocabulary.of(tokens, options)
     identity = Identity.of(options, parallel.world_size, vocabulary, data_facts_everywhere(options))
+    if keeps_snapshots(options):
+        _publish_from_memory(options, lease)
     resumption = find_resumption(options, identity, schedule)
     progress = resumption.progress
     if resumption.found is None and only_evaluates(options):
@@ -83,6 +92,22 @@ def prepare(
     leaving.look_while_building()
     identity, resumption = with_sample_order(options, identity, resumption, datasets.train)
     return Prepared(vocabulary, identity, resumption, lengths, datasets, destination)
+
+
+def keeps_snapshots(options: Options) -> bool:
+    """Return whether snapshots are kept in memory, from which a restart of the same training resumes."""
+    return bool(options.snapshot_interval and not only_evaluates(options))
+
+
+def _publish_from_memory(options: Options, lease: OwnLease | None) -> None:
+    """Save what an earlier start in this job left in memory, if it is newer, and free that memory."""
+    destination = Destination(HeldFolder(Path(options.save)), lease)
+    with only_writer(destination):
+        memory = Memory.of(destination)
+        if saves_where_it_loads(options) and not options.finetune and options.load_step is None:
+            publish_from_memory(memory, destination)
+        refuse_if_overtaken(lease)
+        memory.remove()
 
 
 def _opened(options: Options, resumption: Resumption, lease: OwnLease | None, held: ExitStack) -> Destination | None:

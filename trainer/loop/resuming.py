@@ -121,6 +121,7 @@ def find_resumption(options: Options, identity: Identity, schedule: LearningRate
         loaded_from=str(folder),
         changes=(*differing, *step_change(found, options), *([fell_back.change] if fell_back else [])),
         allowed_by=_allowed_by(options) if is_other else None,
+        from_memory=manifest.saved is not None and manifest.saved.from_memory,
     )
     return Resumption(found, progress, schedule, start, fell_back)
 

@@ -18,6 +18,7 @@ from trainer.loop.guarding import Drill, Guarding, RollingBack
 from trainer.loop.leaving import HardEnd, Leaving
 from trainer.loop.observer import Observer, Step
 from trainer.loop.rewind import InVain
+from trainer.parallel.agreement import Refusal
 from trainer.parallel.process_groups import Parallel
 from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.lengths import Lengths
@@ -90,6 +91,10 @@ def _closing(training: Training) -> Iterator[None]:
     """However it ends: what hangs from here on ends by itself, and observers are closed."""
     try:
         yield
+    except Refusal:
+        for observer in training.observers:
+            observer.when_refused()
+        raise
     finally:
         training.hard_end.start()
         for observer in training.observers:

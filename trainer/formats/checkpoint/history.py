@@ -23,6 +23,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     attempt: str | None = None  # the job's id, in a job
     revision: int | None = None  # of the run, if opsctl published one
+    from_memory: bool = False  # a restart published it, from the host memory of this attempt's ranks
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -45,6 +46,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     layout: dict[str, int | str] = msgspec.field(default_factory=dict)
     changes: tuple[Change, ...] = ()
     allowed_by: str | None = None  # the option that allowed another training's checkpoint
+    from_memory: bool = False  # the checkpoint came from host memory
     attempt: str | None = None
     revision: int | None = None
 

@@ -103,6 +103,11 @@ CHECKPOINTS: tuple[Option, ...] = group(
         at_least=1,
     ),
     flag("--async-save", "Write checkpoints while the training continues, from a copy in host memory."),
+    count(
+        "--snapshot-interval",
+        "Iterations between snapshots in host memory, with a copy on the next node, for restarts in the same job.",
+        "iterations",
+    ),
     flag("--save-non-finite", "Save states with NaN or infinite values too, marked; otherwise they are never saved."),
     flag("--no-save-optim", "Leave optimizer states out of checkpoints."),
     flag("--no-save-rng", "Leave random states out of checkpoints."),
