@@ -92,6 +92,32 @@ def test_the_job_restarts_after_a_killed_rank_and_a_hang_and_leaves_when_the_kil
     assert len({seen for seen in map(frozenset, losses(training).values()) if len(seen) > 1}) == 0
 
 
+def test_a_restart_resumes_from_memory_and_the_end_of_the_job_frees_it(training: Training) -> None:
+    training.write(restarts=1)
+    run_file = training.opsctl.folder / "run.toml"
+    text = run_file.read_text().replace("save_interval = 10\n", "save_interval = 1000\nsnapshot_interval = 5\n")
+    run_file.write_text(text)
+    chain = training.submit("1-1")
+    training.wait_for_iteration(12)
+    first = training.first_attempt()
+    memory = Path("/dev/shm")
+    wait_until(
+        lambda: len({path.parent for path in memory.glob(f"trainer-memory.{first['job_id']}.*/*/piece.json")}) >= 4,
+        START_S,
+        "both pieces on both nodes",
+    )
+    kill(training.rank(first["job_id"], 1)["pid"])
+    training.wait_for_log("START TIME:", 2)
+    before = len(training.iterations())
+    training.wait_for_iteration(1, after_lines=before)
+    resumed = training.iterations()[before]
+    assert resumed > 5 and resumed % 5 == 1 and training.recorded()[1]["iteration_at_start"] is None
+    assert {iteration for iteration, seen in losses(training).items() if len(seen) > 1} == set()
+    kill(training.rank(training.recorded()[1]["job_id"], 0)["pid"])
+    training.wait_until_left(chain)
+    assert list(memory.glob(f"trainer-memory.{first['job_id']}.*")) == []
+
+
 def test_a_lost_node_is_replaced_by_the_spare_and_excluded_in_the_same_job(training: Training) -> None:
     run_file = training.opsctl.folder / "run.toml"
     run_file.write_text(run_file.read_text().replace("[slurm]\n", '[slurm]\nspare = 1\nprobe = "off"\n'))

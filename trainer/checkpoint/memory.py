@@ -32,6 +32,8 @@ from trainer.core.memory_limit import limit_of_cgroups, memory_lines
 from trainer.formats.checkpoint.history import ROLLBACKS
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,
+    MEMORY,
+    MEMORY_PREFIX,
     WAY_OUT,
     Manifest,
     SavedFile,
@@ -45,12 +47,11 @@ from trainer.formats.json_text import json_file_text, plain
 from trainer.formats.tolerant import decode
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
-ROOT = Path("/dev/shm")
+ROOT = MEMORY
 #: Describes a piece. It is written last.
 PIECE = "piece.json"
 #: The complete set, and the one that is written.
 GENERATIONS = 2
-_PREFIX = "trainer-memory"
 _CHUNK_BYTES = 1 << 26
 #: Folders of other trainings that were not changed for so long are left over from a killed job.
 _LEFT_OVER_S = 3600.0
@@ -99,7 +100,7 @@ class Memory:
     def create(self) -> HeldFolder:
         """Create the folder of this start, which only the account can use. Collective. Raises Refusal."""
         attempt = from_first_rank(lambda: os.urandom(8).hex(), ())
-        path = ROOT / ".".join((_PREFIX, self.job, self.run, self.nodes.node, attempt))
+        path = ROOT / ".".join((MEMORY_PREFIX, self.job, self.run, self.nodes.node, attempt))
 
         def make() -> HeldFolder:
             with contextlib.suppress(FileExistsError):  # by another rank of this node
@@ -114,7 +115,7 @@ class Memory:
 
     def folders(self) -> Iterator[tuple[Path, bool]]:
         """Yield all folders of the account on this node, and whether they are this run's."""
-        for path in sorted(ROOT.glob(f"{_PREFIX}.*")):
+        for path in sorted(ROOT.glob(f"{MEMORY_PREFIX}.*")):
             words = path.name.split(".")
             own = words[2:3] == [self.run] and ".".join(words[3:-1]) == self.nodes.node
             if _is_own(path, stat.S_IFDIR):
@@ -126,7 +127,7 @@ class Memory:
         """Return the pieces of this job's earlier starts on this node. Their files are not checked yet."""
         found: dict[Path, Piece] = {}
         for folder, own in self.folders():
-            if own and folder.name.startswith(f"{_PREFIX}.{self.job}."):
+            if own and folder.name.startswith(f"{MEMORY_PREFIX}.{self.job}."):
                 for path in sorted(folder.glob(f"{tag_of(0)[:-1]}*")):
                     piece = _read(path, folder.name.rpartition(".")[2])
                     if piece is not None:

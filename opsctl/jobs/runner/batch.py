@@ -18,6 +18,7 @@ from opsctl.diagnosis.triage.on_close import judge_lost
 from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, stop_chain
 from opsctl.jobs.runner.checkpoint_watch import prepared_start
 from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
+from opsctl.jobs.runner.host_memory import free_snapshots
 from opsctl.jobs.runner.own_attempt import (
     close,
     end_line,
@@ -99,6 +100,8 @@ def _train_on(task: Task, signals: Signals, patience: WaitPolicy, standby: Stand
                 break
             handler.task = task = again
             code = _train(task, signals, patience, handler)
+        if code:
+            free_snapshots(handler.task, handler.attempt.lost_nodes if handler.attempt is not None else ())
         return code
     finally:
         standby.end()

@@ -31,6 +31,8 @@ _READABLE = range(1, SCHEMA_VERSION + 1)
 MANIFEST = "manifest.json"
 LATEST = "latest"
 TEMPORARY = ".tmp-"
+#: The folders of snapshots in host memory begin so, then the job's id.
+MEMORY, MEMORY_PREFIX = Path("/dev/shm"), "trainer-memory"
 LARGEST_MANIFEST_BYTES = 1 << 26
 #: Separator between a checkpoint's fault and the advice.
 WAY_OUT = "; "
