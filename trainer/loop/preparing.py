@@ -101,10 +101,12 @@ def keeps_snapshots(options: Options) -> bool:
 
 def _publish_from_memory(options: Options, lease: OwnLease | None) -> None:
     """Save what an earlier start in this job left in memory, if it is newer, and free that memory."""
+    if not saves_where_it_loads(options):
+        raise OptionsError("--snapshot-interval: a restart resumes from what it saves; give --save and --load alike")
     destination = Destination(HeldFolder(Path(options.save)), lease)
     with only_writer(destination):
         memory = Memory.of(destination)
-        if saves_where_it_loads(options) and not options.finetune and options.load_step is None:
+        if not options.finetune and options.load_step is None:
             publish_from_memory(memory, destination)
         refuse_if_overtaken(lease)
         memory.remove()

@@ -68,7 +68,6 @@ def combination_errors(
         *_evaluation_errors(options),
         *_carbon_errors(options),
         *_guard_errors(options),
-        *_snapshot_errors(options),
     ]
 
 
@@ -194,12 +193,6 @@ def _carbon_errors(options: Mapping[str, Any]) -> list[str]:
     if country is not None and not re.fullmatch("[A-Z]{3}", country):
         return [f"--carbon-country {country!r}: allowed are the three letters of ISO 3166, such as FRA"]
     return ["--carbon-region without --carbon-country: give the country too"] if region and country is None else []
-
-
-def _snapshot_errors(options: Mapping[str, Any]) -> list[str]:
-    if options["snapshot_interval"] and not (options["save"] and options["load"]):
-        return ["--snapshot-interval: a restart resumes from --load what it publishes to --save; give both, the same"]
-    return []
 
 
 def _guard_errors(options: Mapping[str, Any]) -> list[str]:
