@@ -44,6 +44,7 @@ from trainer.formats.checkpoint.manifest import (
 from trainer.formats.checkpoint.starting import latest_reached
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text, plain
+from trainer.formats.logs.log_lines import CheckpointSaved, write_checkpoint_line
 from trainer.formats.tolerant import decode
 from trainer.parallel.agreement import Refusal, from_first_rank, on_every_rank
 
@@ -217,8 +218,8 @@ def publish_from_memory(memory: Memory, destination: Destination) -> None:
             except Refusal as refusal:
                 why = str(refusal)
             else:
-                saved_as = destination.folder.path / tag_of(iteration)
-                say(f"resuming from memory: iteration {iteration}, saved as {saved_as}")
+                say(f"resuming from memory: iteration {iteration}")
+                say(write_checkpoint_line(CheckpointSaved(iteration, str(destination.folder.path))))
                 return
         say(f"not resuming from memory of iteration {iteration}: {why}")
 

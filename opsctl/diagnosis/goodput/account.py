@@ -113,6 +113,7 @@ class Stay:
     ends_ms: int
     kept_until: float  # the last iteration that later attempts continued from
     span: Span | None
+    in_memory: int = 0  # the iteration that the next attempt resumed from, if that came from host memory
 
     @property
     def cause(self) -> str:
@@ -127,8 +128,8 @@ class Stay:
 
     @property
     def own_kept(self) -> float:
-        """Return the last iteration in its own checkpoints; infinite while it runs."""
-        return float("inf") if self.attempt.is_open else self.attempt.checkpoint_at_end or 0
+        """Return the last iteration in its own checkpoints or in memory; infinite while it runs."""
+        return float("inf") if self.attempt.is_open else max(self.attempt.checkpoint_at_end or 0, self.in_memory)
 
     def lost_iterations(self) -> int:
         """Return the number of its iterations that were lost at its end."""
@@ -138,7 +139,7 @@ class Stay:
     @property
     def begun_at(self) -> int:
         """Return the iteration that it resumed from."""
-        return self.attempt.iteration_at_start or 0
+        return max(self.attempt.iteration_at_start or 0, self.span.begins_at if self.span is not None else 0)
 
     @property
     def last_iteration(self) -> int | None:
@@ -156,15 +157,17 @@ def stays(attempts: Sequence[Attempt], spans: Sequence[Span], until: datetime) -
         assert one.opened_at is not None
         begins.append(max(milliseconds(one.opened_at), *begins[-1:]) if begins else milliseconds(one.opened_at))
     by_attempt = {(span.attempt, span.job_id): span for span in spans}
-    kept = float("inf")
+    kept, in_memory = float("inf"), 0
     found: list[Stay] = []
     for number in reversed(range(len(tried))):
         one = tried[number]
         following = begins[number + 1] if number + 1 < len(tried) else milliseconds(until)
         closed = milliseconds(one.closed_at) if one.closed_at is not None else following
         ends = max(begins[number], min(closed, following))
-        found.append(Stay(one, begins[number], ends, kept, by_attempt.get((one.number, one.job_id))))
-        kept = min(kept, one.iteration_at_start or 0)
+        stay = Stay(one, begins[number], ends, kept, by_attempt.get((one.number, one.job_id)), in_memory)
+        found.append(stay)
+        kept = min(kept, stay.begun_at)
+        in_memory = stay.begun_at if stay.begun_at > (one.iteration_at_start or 0) else 0
     return found[::-1]
 
 

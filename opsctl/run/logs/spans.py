@@ -16,7 +16,7 @@ from opsctl.core.files.trusted import opened_file
 from opsctl.run.config.paths import RunPaths
 from opsctl.run.logs.lines import AttemptStart
 from opsctl.run.logs.records import Record
-from trainer.formats.logs.log_lines import SAVE_TIMER, Stamp, Timers
+from trainer.formats.logs.log_lines import SAVE_TIMER, CheckpointSaved, Stamp, Timers
 from trainer.formats.logs.training_line import AlikeLines, TrainingLine
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Span:
             self.evaluations_s += [known[name] / 1000 for name in EVALUATION_TIMERS if name in known]
         elif isinstance(record, Stamp) and _TRAINS in record.what and record.at.tzinfo is not None:
             self.trains_from = self.trains_from or record.at
+        elif isinstance(record, CheckpointSaved) and self.trains_from is None:  # what was in memory
+            self.begins_at = record.iteration
 
     def _trained(self, iterations: Sequence[int], seconds: Sequence[float | None]) -> None:
         for iteration, each_s in zip(iterations, seconds, strict=False):

@@ -41,6 +41,18 @@ def test_a_run_that_failed_once_and_went_on_is_told_to_the_second() -> None:
     }
 
 
+def test_what_a_restart_took_from_memory_is_not_lost() -> None:
+    """Iterations 21 to 25 were in no checkpoint at the end, and the restart continued from them."""
+    first = attempt(1, 0, 320, reason="signal", iteration_at_end=30, checkpoint_at_end=20)
+    second = attempt(2, 320, 700, iteration_at_start=20, iteration_at_end=60, checkpoint_at_end=60)
+    spans = [span(1, 0, 20, (20, 200.0), (30, 100.0)), span(2, 25, 350, (60, 350.0))]
+    assert told([first, second], spans, 700) == {
+        "trained": 600.0,
+        "lost signal": 50.0,
+        "started": 50.0,
+    }
+
+
 def test_what_triage_found_is_what_it_was_lost_to() -> None:
     verdict = Verdict(cause=Cause.GPU_ECC)
     first = attempt(1, 0, 100, reason="failed", verdict=verdict, iteration_at_end=5)

@@ -69,6 +69,16 @@ def test_each_attempt_has_its_part_of_the_log() -> None:
     assert (list(second.iterations), list(second.seconds)) == ([15], [5.0])
 
 
+def test_a_checkpoint_that_was_saved_before_the_training_began_is_where_it_began() -> None:
+    """It was in memory, and is newer than the one that the job knew of."""
+    saved = "[default0]:  successfully saved checkpoint at iteration      14 to /o/checkpoints"
+    lines = [write_attempt_start(start(2, 10)), saved, LOG[3], iteration(15, 1.0), saved.replace("14", "15")]
+    spans: list[Span] = []
+    for found in LogReader().feed("".join(f"{line}\n" for line in lines).encode()):
+        take(spans, found)
+    assert [(one.begins_at, list(one.iterations), list(one.seconds)) for one in spans] == [(14, [15], [1.0])]
+
+
 def test_a_log_is_read_in_blocks_whatever_stands_in_it(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     assert read_spans(paths) == []
