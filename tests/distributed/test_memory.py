@@ -267,6 +267,20 @@ def test_a_rank_of_an_earlier_start_writes_no_snapshot_into_a_later_one(
     assert len(before) == 1, "only the folder of the later start"
 
 
+def test_a_training_that_ends_for_its_numbers_leaves_no_snapshot(pool: Pool, corpus: str, tmp_path: Path) -> None:
+    options = options_for(corpus, tmp_path / "checkpoints", save_interval=5, snapshot_interval=INTERVAL)
+    (memory := tmp_path / "memory").mkdir()
+    spoilt = {"after_step": 4, "spoil": (1, "weight")}
+    found = pool.run(2, train_without_waiting, options, str(memory), spoilt)
+    assert [one.status for one in found] == [1, 1]
+    assert list(memory.iterdir()) == []
+
+
+def train_without_waiting(options: dict[str, Any], memory: str, disturb: dict[str, Any]) -> Seen:
+    become_a_node(memory, nodes=2)
+    return run_training(options, disturb)
+
+
 def test_snapshots_are_refused_if_two_do_not_fit(pool: Pool, corpus: str, tmp_path: Path) -> None:
     options = options_for(corpus, tmp_path / "checkpoints", snapshot_interval=INTERVAL)
     (memory := tmp_path / "memory").mkdir()

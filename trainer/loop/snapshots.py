@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -52,16 +53,17 @@ class Snapshots(Observer):
         if iteration % self._interval or not is_finite:
             return
         if not self._end(waits=False):
-            self._say_once(
-                f"no snapshot of iteration {iteration}: that of iteration {self._iteration} is not written yet"
-            )
+            before = self._under_way[0] if self._under_way else 0
+            line = f"no snapshot of iteration {iteration}: that of iteration {before} is not written yet"
+            self._say_once("late", line, self._tell)
             return
         started = time.perf_counter()
         now = self._contents(step.progress)
         taken = snapshot(self._engine, now.client_state, self._with_optimizer, self._copies)
         self._under_way = iteration, BackgroundWrite(lambda: self._written(taken, now))
         stall_ms = (time.perf_counter() - started) * 1000
-        self._say_once(f"snapshots in memory every {self._interval} iterations; the first took {stall_ms:.1f} ms")
+        line = f"snapshots in memory every {self._interval} iterations; the first took {stall_ms:.1f} ms"
+        self._say_once("first", line, self._tell)
 
     def before_going_back(self, progress: Progress) -> None:
         """Let the one under way end."""
@@ -82,11 +84,10 @@ class Snapshots(Observer):
 
     def when_refused(self) -> None:
         """Remove all: the state is not to be continued from."""
+        if self._under_way is not None:
+            with contextlib.suppress(CheckpointError):
+                self._under_way[1].result()
         self._writer.remove_all()
-
-    @property
-    def _iteration(self) -> int | None:
-        return self._under_way[0] if self._under_way else None
 
     def _end(self, waits: bool) -> bool:
         """Replace the complete snapshot by the one under way if every rank has written it. Collective.
@@ -103,7 +104,7 @@ class Snapshots(Observer):
                 state = _WRITTEN
             except CheckpointError as error:
                 state = _FAILED
-                self._say_once(f"no snapshot of iteration {iteration}: {error}", complain)
+                self._say_once(str(error), f"trainer: no snapshot of iteration {iteration}: {error}", complain)
         least = torch.tensor([state], device=self._engine.device)
         dist.all_reduce(least, op=dist.ReduceOp.MIN)
         if int(least) == _UNDER_WAY:
@@ -120,11 +121,10 @@ class Snapshots(Observer):
             raise CheckpointError("a weight or an optimizer state is not finite")
         return self._writer.write(taken, now.manifest)
 
-    def _say_once(self, line: str, say: Callable[[str], None] | None = None) -> None:
-        kind = line.partition(" of iteration")[0] + line.partition(": ")[2][:20]
+    def _say_once(self, kind: str, line: str, say: Callable[[str], None]) -> None:
         if kind not in self._is_said:
             self._is_said.add(kind)
-            (say or self._tell)(line)
+            say(line)
 
 
 def open_snapshots(
