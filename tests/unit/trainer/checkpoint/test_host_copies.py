@@ -6,6 +6,7 @@ import resource
 from collections import OrderedDict
 from typing import Any
 
+import pytest
 import torch
 
 from trainer.engine.snapshot import HostCopies
@@ -77,3 +78,13 @@ def test_a_second_save_touches_no_fresh_memory() -> None:
     first, second = faults(), faults()
     assert second < first / 10 or first < 100, (first, second)  # where whole huge pages come, both are few
     assert second < 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_copies_with_a_number_that_is_not_finite_are_known(dtype: torch.dtype) -> None:
+    copies, state = HostCopies(), {"weight": torch.ones(4, dtype=dtype), "rng": torch.ones(2, dtype=torch.uint8)}
+    copies.of("file", {**state, "empty": torch.ones(0)})
+    assert copies.are_finite()
+    state["weight"][2] = float("nan")
+    copies.of("file", state)
+    assert not copies.are_finite()
