@@ -40,6 +40,23 @@ BASE: dict[str, Any] = {
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
     "llama, wide heads": ("LlamaConfig", {"head_dim": 16}),
+    "llama 3": (
+        "LlamaConfig",
+        {
+            "rope_parameters": {
+                **{"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0},
+                **{"high_freq_factor": 4.0, "original_max_position_embeddings": 16},
+            }
+        },
+    ),
+    "qwen3, yarn": (
+        "Qwen3Config",
+        {
+            "rope_parameters": {
+                **{"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 128}
+            }
+        },
+    ),
 }
 LAYOUTS = [(1, 1), (2, 1), (1, 2)]
 ONE_STEP: dict[str, Any] = {

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer.kernels.attention import AttentionKernels, attention, attention_of_product
 from trainer.kernels.residual import drop, keeping_masks
 from trainer.model.dropout import DropoutClock, seed_device
+from trainer.model.rotary import rotated
 from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import is_slow_half
@@ -61,23 +62,6 @@ def key_features(length: int, head_size: int, dtype: torch.dtype) -> Tensor:
     features[:, 0] = features[:, 2] = (position_s - fine_s).to(dtype)
     features[:, 1] = features[:, 3] = fine_s.to(dtype)
     return features
-
-
-def rotated(x_bnsd: Tensor, base: float, turned: int) -> Tensor:
-    """Rotate the first `turned` (even) numbers of each head by their positions, 0 to s - 1; in x's dtype."""
-    cos_sr, sin_sr = _turns(x_bnsd.shape[-2], base, turned, x_bnsd.dtype, x_bnsd.device)
-    first_bnsr, second_bnsr, rest = x_bnsd.split((turned // 2, turned // 2, x_bnsd.shape[-1] - turned), dim=-1)
-    return torch.cat(
-        (first_bnsr * cos_sr - second_bnsr * sin_sr, second_bnsr * cos_sr + first_bnsr * sin_sr, rest), dim=-1
-    )
-
-
-@functools.lru_cache(maxsize=8)
-def _turns(length: int, base: float, turned: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles, on the device; all layers of a model share them."""
-    frequency_r = 1.0 / base ** (torch.arange(0, turned, 2, dtype=torch.float32) / turned)
-    angle_sr = torch.arange(length, dtype=torch.float32)[:, None] * frequency_r
-    return angle_sr.cos().to(device, dtype), angle_sr.sin().to(device, dtype)
 
 
 class SelfAttention(nn.Module):
@@ -161,7 +145,8 @@ class SelfAttention(nn.Module):
         if self.shape.query_key_norm:
             x_bnsd = getattr(self, norm)(x_bnsd)
         if self.shape.rotary_size:
-            x_bnsd = rotated(x_bnsd, self.shape.rotary_base, self.shape.rotary_size)
+            shape = self.shape
+            x_bnsd = rotated(x_bnsd, shape.rotary_base, shape.rotary_size, shape.rotary_scaling)
         return x_bnsd
 
     def _mixed(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float) -> Tensor:

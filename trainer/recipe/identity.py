@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.recipe.model_options import has_tanh_gelu, is_rotary, uses_gelu
+from trainer.recipe.model_options import has_tanh_gelu, is_rotary, rotary_scaling, uses_gelu
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ TRAINING: tuple[Fact, ...] = (
     ),
     Fact("rotary_base", "--rotary-base", "The weights were trained for the other."),
     Fact("rotary_percent", "--rotary-percent", "The weights were trained for the other."),
+    Fact("rotary_scaling", "the stretch of rotary positions", "The weights were trained for the other."),
     Fact("eod_mask_loss", "--eod-mask-loss", "It decides which tokens the loss is of."),
     Fact(
         "train_data",
@@ -48,6 +49,9 @@ TRAINING: tuple[Fact, ...] = (
         "All that decides it together: a length that needs more passes over the data shuffles the samples differently.",
     ),
 )
+
+#: Facts about positions, also in the checkpoint of an imported model.
+OF_POSITIONS = ("rotary_base", "rotary_percent", "rotary_scaling")
 
 #: Settings that may change. A change is printed and recorded. By option, in the order of the messages.
 SETTINGS: tuple[str, ...] = (
@@ -114,12 +118,17 @@ def training_facts(options: Mapping[str, Any]) -> dict[str, Any]:
         "seed": options["seed"],
         "seq_length": options["seq_length"],
         **({"gelu": "tanh" if has_tanh_gelu(options) else "erf"} if uses_gelu(options) else {}),
-        **({name: options[name] for name in ("rotary_base", "rotary_percent")} if is_rotary(options) else {}),
+        **(_rotary_facts(options) if is_rotary(options) else {}),
         **{
             name: options[name]
             for name in ("layernorm_epsilon", "apply_residual_connection_post_layernorm", "eod_mask_loss")
         },
     }
+
+
+def _rotary_facts(options: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = str(rotary_scaling(options) or "none")
+    return {**{name: options[name] for name in ("rotary_base", "rotary_percent")}, "rotary_scaling": scaling}
 
 
 def settings_in_force(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Values of `--position-embedding-type`. The last two mean the same.
-POSITIONS = ("absolute", "alibi", "rope", "rotary")
+#: Rotary positions that are stretched, in two ways.
+LLAMA3, YARN = "llama3", "yarn"
+#: Values of `--position-embedding-type`. `rope` and `rotary` mean the same.
+POSITIONS = ("absolute", "alibi", "rope", "rotary", YARN)
 _ROTARY = POSITIONS[2:]
 #: Values of `--glu-activation`: SiLU, GeLU, ReLU, or the plain gate (Shazeer, arXiv 2002.05202).
 GATES = ("swiglu", "geglu", "reglu", "liglu")
 ROTARY_BASE, ROTARY_PERCENT = 10000.0, 1.0
+#: Llama 3.1's stretch of rotary positions.
+SCALING_FACTOR, ORIGINAL_LENGTH = 8.0, 8192
 #: A dropout mask compares 16 bits with its probability, which is a multiple of 1 / this.
 DROPOUT_LEVELS = 1 << 16
 # Megatron-LM's width for --swiglu: two thirds of the plain MLP's, for the same number of weights, rounded to this.
@@ -62,6 +66,27 @@ def turned_numbers(options: Mapping[str, Any]) -> int:
     return int(head_size_of(options) * options["rotary_percent"]) if is_rotary(options) else 0
 
 
+@dataclass(frozen=True)
+class RotaryScaling:
+    """A stretch of rotary positions, by a factor, beyond the length of the original training."""
+
+    kind: str  # LLAMA3 or YARN
+    factor: float
+    original_length: int
+
+    def __str__(self) -> str:
+        """Return the scaling as text."""
+        return f"{self.kind} by {self.factor:g} from {self.original_length}"
+
+
+def rotary_scaling(options: Mapping[str, Any]) -> RotaryScaling | None:
+    """Return the stretch of rotary positions, if there is one."""
+    original = options["original_max_position_embeddings"]
+    if options["position_embedding_type"] == YARN:
+        return RotaryScaling(YARN, options["rotary_scaling_factor"], original)
+    return RotaryScaling(LLAMA3, options["rope_scaling_factor"], original) if options["use_rope_scaling"] else None
+
+
 def head_size_of(options: Mapping[str, Any]) -> int:
     """Return the width of one head."""
     return int(options["kv_channels"] or options["hidden_size"] // options["num_attention_heads"])
@@ -105,7 +130,13 @@ def _rotary_errors(options: Mapping[str, Any]) -> list[str]:
             "it is of rotary positions alone, give --position-embedding-type rope"
             for name, usual in (("rotary_base", ROTARY_BASE), ("rotary_percent", ROTARY_PERCENT))
             if options[name] != usual
+        ] + ["--use-rope-scaling without --position-embedding-type rope: give both"] * options["use_rope_scaling"]
+    if (kind == YARN) != (options["rotary_scaling_factor"] > 1):
+        return [
+            "--position-embedding-type yarn and a --rotary-scaling-factor above 1 go together: give both, or neither"
         ]
+    if kind == YARN and options["use_rope_scaling"]:
+        return ["--use-rope-scaling with --position-embedding-type yarn: two ways to stretch positions, choose one"]
     hidden, heads = options["hidden_size"], options["num_attention_heads"]
     if not 0 < share <= 1:
         return [f"--rotary-percent {share:g}: it is a share of each head, above 0 and at most 1"]

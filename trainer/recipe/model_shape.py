@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.recipe.model_options import Vocabulary, has_tanh_gelu, precision_of, turned_numbers
+from trainer.recipe.model_options import (
+    YARN,
+    RotaryScaling,
+    Vocabulary,
+    has_tanh_gelu,
+    precision_of,
+    rotary_scaling,
+    turned_numbers,
+)
 from trainer.recipe.options import Options
 
 
@@ -38,6 +46,7 @@ class ModelShape:
     alibi: bool = False  # ALiBi's positions in attention
     rotary_size: int = 0  # numbers of a head that rotary positions rotate; 0 without
     rotary_base: float = 10000.0
+    rotary_scaling: RotaryScaling | None = None
     gate: str | None = None  # of the MLP: one of GATES; None: a plain one with GeLU
     key_value_heads: int | None = None  # fewer than heads, which share them; None: one per head
     query_key_norm: bool = False  # a norm of each head's query and key
@@ -72,6 +81,7 @@ class ModelShape:
             alibi=options["position_embedding_type"] == "alibi",
             rotary_size=turned_numbers(options),
             rotary_base=options["rotary_base"],
+            rotary_scaling=rotary_scaling(options),
             gate=options["glu_activation"],
             key_value_heads=None if groups == heads else groups,
             query_key_norm=options["qk_layernorm"],
@@ -116,7 +126,9 @@ class ModelShape:
     @property
     def position_kind(self) -> str:
         """The kind of positions, as in `--position-embedding-type`."""
-        return "absolute" if self.positions else "alibi" if self.alibi else "rope"
+        if self.positions or self.alibi:
+            return "absolute" if self.positions else "alibi"
+        return YARN if self.rotary_scaling and self.rotary_scaling.kind == YARN else "rope"
 
     @property
     def groups(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer.formats.errors import CheckpointError
-from trainer.recipe.model_options import ROTARY_BASE
+from trainer.recipe.model_options import LLAMA3, ROTARY_BASE, YARN, RotaryScaling
 from trainer.recipe.model_shape import ModelShape
 
 _BLOCK = re.compile(r"layers\.([0-9]+)\.")
@@ -140,7 +140,7 @@ def _shown(value: Any) -> str:
 def _properties(shape: ModelShape) -> dict[str, Any]:
     """Return the properties of a model that a family may not be able to have."""
     return {
-        "position_embedding_type": shape.position_kind,
+        "position_embedding_type": "rope" if shape.rotary_size else shape.position_kind,
         "rotary_percent": shape.rotary_size / shape.head_size if shape.rotary_size else 1.0,
         "normalization": "RMSNorm" if shape.rms_norm else "LayerNorm",
         "embed_layernorm": shape.embedding_layernorm,
@@ -348,7 +348,8 @@ def _llama_config(shape: ModelShape, sequence_length: int) -> dict[str, Any]:
         "hidden_act": next(name for name, options in _GATES.items() if options == gate),
         # Programs before transformers 5 read the first, those since then the second.
         "rope_theta": shape.rotary_base,
-        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rotary_base},
+        "rope_parameters": {"rope_theta": shape.rotary_base, **_scaling_config(shape.rotary_scaling)},
+        **({"rope_scaling": _scaling_config(shape.rotary_scaling)} if shape.rotary_scaling else {}),
         "attention_bias": shape.linear_biases,
         "mlp_bias": shape.linear_biases,
         "tie_word_embeddings": shape.tied,
@@ -368,8 +369,7 @@ def _llama_options(config: Config, head_size: int | None = None) -> dict[str, An
         "seq_length": positions,
         "max_position_embeddings": positions,
         **({"kv_channels": head_size} if head_size * heads != hidden else {}),
-        "position_embedding_type": "rope",
-        "rotary_base": _rotary_base(config),
+        **_rotary_options(config, positions),
         "normalization": "RMSNorm",
         **_GATES[config.one_of("hidden_act", *_GATES, default="silu")],
         "disable_bias_linear": not has_biases,
@@ -378,22 +378,47 @@ def _llama_options(config: Config, head_size: int | None = None) -> dict[str, An
     }
 
 
-def _rotary_base(config: Config) -> float:
-    """Return the base, from either key. Raises CheckpointError for scaled positions, which are not supported."""
+#: The values of a scaling that a model of the trainer always has.
+_FIXED = {LLAMA3: {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, YARN: {"beta_fast": 32.0, "beta_slow": 1.0}}
+
+
+def _scaling_config(scaling: RotaryScaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {"rope_type": "default"}
+    sizes = {"factor": scaling.factor, "original_max_position_embeddings": scaling.original_length}
+    return {"rope_type": scaling.kind, **sizes, **_FIXED[scaling.kind]}
+
+
+def _rotary_options(config: Config, positions: int) -> dict[str, Any]:
+    """Return the options of rotary positions, from either key. Raises CheckpointError for an unsupported scaling."""
     config.one_of("partial_rotary_factor", None, 1, 1.0)
-    base: float = config.number("rope_theta", float(ROTARY_BASE))
+    found: dict[str, Any] = {"position_embedding_type": "rope"}
+    found["rotary_base"] = config.number("rope_theta", float(ROTARY_BASE))
     for name in ("rope_scaling", "rope_parameters"):
         nested = config.values.get(name) or {}
         if not isinstance(nested, Mapping):
             raise CheckpointError(f"config.json: {name} is not an object")
+        within = Config(nested)
+        within.one_of("partial_rotary_factor", None, 1, 1.0)
+        found["rotary_base"] = within.number("rope_theta", found["rotary_base"])
         kind = nested.get("rope_type", nested.get("type", "default"))
-        if kind != "default":
+        if kind == "default":
+            continue
+        if kind not in _FIXED:
             raise CheckpointError(
-                f"config.json: {name} are of type {str(kind)[:40]!a}, the trainer supports only default ones"
+                f"config.json: {name} are of type {str(kind)[:40]!a}, the trainer supports default, {', '.join(_FIXED)}"
             )
-        Config(nested).one_of("partial_rotary_factor", None, 1, 1.0)
-        base = Config(nested).number("rope_theta", base)
-    return base
+        for key, value in _FIXED[kind].items():
+            within.one_of(key, value, default=value)
+        for key in ("attention_factor", "mscale", "mscale_all_dim", "truncate"):
+            within.one_of(key, None, *([True] if key == "truncate" else []))
+        found["original_max_position_embeddings"] = within.number("original_max_position_embeddings", positions)
+        factor = within.number("factor", 1.0)
+        if kind == YARN:
+            found |= {"position_embedding_type": YARN, "rotary_scaling_factor": factor}
+        else:
+            found |= {"use_rope_scaling": True, "rope_scaling_factor": factor}
+    return found
 
 
 #: Llama with a norm of each head's query and key, and without biases.

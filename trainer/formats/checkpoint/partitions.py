@@ -193,7 +193,7 @@ class _Model(msgspec.Struct):
     num_attention_heads: _Size
     ffn_hidden_size: _Size
     padded_vocab_size: _Size
-    position_embedding_type: Literal["absolute", "alibi", "rope"]
+    position_embedding_type: Literal["absolute", "alibi", "rope", "yarn"]
     vocab_size: _Size | None = None
     max_position_embeddings: _Size | None = None
     num_query_groups: _Size | None = None

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING
-from trainer.recipe.model_options import GATES, POSITIONS, ROTARY_BASE, ROTARY_PERCENT
+from trainer.recipe.model_options import (
+    GATES,
+    ORIGINAL_LENGTH,
+    POSITIONS,
+    ROTARY_BASE,
+    ROTARY_PERCENT,
+    SCALING_FACTOR,
+)
 from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option
 
 NETWORK: tuple[Option, ...] = group(
@@ -25,10 +32,19 @@ NETWORK: tuple[Option, ...] = group(
         "--position-embedding-type",
         POSITIONS,
         "absolute",
-        "Positions: learned (absolute), ALiBi, or rotary (two names).",
+        "Positions: learned (absolute), ALiBi, rotary (two names), or rotary ones stretched as in YaRN.",
     ),
     number("--rotary-base", "Base of the rotary positions' angles.", default=ROTARY_BASE, at_least=1),
     number("--rotary-percent", "Share of each head that rotary positions rotate.", default=ROTARY_PERCENT, at_least=0),
+    flag("--use-rope-scaling", "Stretch rotary positions as Llama 3.1 does."),
+    number("--rope-scaling-factor", "Factor of --use-rope-scaling.", default=SCALING_FACTOR, at_least=1),
+    number("--rotary-scaling-factor", "Factor of --position-embedding-type yarn.", default=1.0, at_least=1),
+    count(
+        "--original-max-position-embeddings",
+        "Length of the training before positions were stretched.",
+        "tokens",
+        default=ORIGINAL_LENGTH,
+    ),
     count("--make-vocab-size-divisible-by", "Pad the vocabulary to a multiple of this x TP.", "tokens", default=128),
     count("--pad-vocab-size-to", "Pad the vocabulary to exactly this size instead.", "tokens"),
     choice(
