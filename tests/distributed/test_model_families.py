@@ -6,6 +6,7 @@ gradient are compared with those of transformers' own model, and so are the logi
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.distributed.pool import Pool
 from tests.distributed.test_hf_export import layout, loaded, program, tensors_in
 from tests.distributed.whole_training import TINY, run_training, write_corpus
+from trainer.formats.data.vocabulary_files import notes_path
 
 pytestmark = pytest.mark.distributed
 
@@ -21,7 +23,7 @@ LENGTH, SAMPLES = 32, 4
 RANKS_IMPORT = [
     "safetensors.torch",
     "transformers.models.auto.modeling_auto",
-    *(f"transformers.models.{one}.modeling_{one}" for one in ("llama", "qwen3")),
+    *(f"transformers.models.{one}.modeling_{one}" for one in ("llama", "mistral", "qwen3")),
 ]
 BASE: dict[str, Any] = {
     "vocab_size": 64,
@@ -40,6 +42,8 @@ BASE: dict[str, Any] = {
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
     "llama, wide heads": ("LlamaConfig", {"head_dim": 16}),
+    "mistral": ("MistralConfig", {"sliding_window": 8}),
+    "documents": ("LlamaConfig", {}),
     "llama 3": (
         "LlamaConfig",
         {
@@ -57,6 +61,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             }
         },
     ),
+}
+END_OF_DOCUMENT = 7
+#: Further options of the trainer, by family.
+MORE: dict[str, dict[str, Any]] = {
+    "documents": {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True},
 }
 LAYOUTS = [(1, 1), (2, 1), (1, 2)]
 ONE_STEP: dict[str, Any] = {
@@ -139,17 +148,34 @@ def compare(folder: Path, options: dict[str, Any], results: list[tuple[str, floa
     return {"loss": of_losses, "gradients": of_gradients, "logits": of_logits, "smallest gradient": smallest}
 
 
-def their_loss(theirs: Any, samples: Any, _options: dict[str, Any]) -> Any:
+def their_loss(theirs: Any, samples: Any, options: dict[str, Any]) -> Any:
+    """Return their loss; where documents are kept apart, with a mask and positions counted token by token."""
     import torch
 
-    logits = theirs(input_ids=samples[:, :-1]).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
+    tokens, labels, given = samples[:, :-1], samples[:, 1:], {}
+    if options.get("reset_attention_mask"):
+        labels = labels.masked_fill(tokens == END_OF_DOCUMENT, -100)
+        mask = torch.full((SAMPLES, 1, LENGTH, LENGTH), -torch.inf)
+        positions = torch.zeros_like(tokens)
+        for sample in range(SAMPLES):
+            first = 0
+            for place in range(LENGTH):
+                mask[sample, 0, place, first : place + 1] = 0
+                positions[sample, place] = place - first
+                first = place + 1 if tokens[sample, place] == END_OF_DOCUMENT else first
+        assert int((positions == 0).sum()) > SAMPLES
+        given = {"attention_mask": mask, "position_ids": positions}
+    logits = theirs(input_ids=tokens, **given).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_gradients_and_exports_are_transformers_in_every_layout(pool: Pool, tmp_path: Path, kind: str) -> None:
     options = pool.run(1, publish, tmp_path, kind)[0]
-    options = {**TINY, **options, **ONE_STEP, "data_path": [write_corpus(tmp_path)], "load": str(tmp_path / "imported")}
+    corpus = write_corpus(tmp_path)
+    notes_path(corpus).write_text(json.dumps({"eod": END_OF_DOCUMENT}))
+    options = {**TINY, **options, **ONE_STEP, **MORE.get(kind, {})}
+    options |= {"data_path": [corpus], "load": str(tmp_path / "imported")}
     results = []
     for tensor, pipeline in LAYOUTS:
         own = {**options, **layout(tensor, pipeline), "save": str(tmp_path / f"TP{tensor}-PP{pipeline}")}

@@ -22,7 +22,7 @@ from trainer.core.dtypes import DTYPES
 from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.kernels.softmax import SoftmaxKernels, scaled_softmax
 from trainer.recipe.activations import MOST_SOFTMAX_SEQUENCE, alibi_feature_count
-from trainer.recipe.model_options import head_size_of, precision_of
+from trainer.recipe.model_options import head_size_of, masks_attention, precision_of
 from trainer.recipe.options import Options
 
 #: The implementations, by the names in options and messages.
@@ -34,7 +34,7 @@ class AttentionFacts:
     """The facts that decide the choice.
 
     capability: of the GPU, None on a CPU. alibi_features: extra ones for scaled_dot_product_attention, 0 without ALiBi.
-    has_*: installed, loaded or built.
+    masked: a token may attend to fewer keys than all up to its own. has_*: installed, loaded or built.
     """
 
     capability: tuple[int, int] | None
@@ -43,6 +43,7 @@ class AttentionFacts:
     sequence: int
     alibi_features: int = 0
     dropout: bool = False
+    masked: bool = False
     has_cpp: bool = False
     has_flash: bool = False
     has_softmax: bool = False
@@ -60,6 +61,8 @@ def refuses(by: str, facts: AttentionFacts) -> str | None:
         return None
     if facts.dropout:
         return "attention's dropout draws its masks in torch"
+    if facts.masked:
+        return "a window and documents that are kept apart are masks in torch"
     if by == CPP:
         if facts.capability is not None:
             return "C++ is for the CPU"
@@ -87,7 +90,7 @@ def attention_choice(facts: AttentionFacts, asked: str | None = None) -> tuple[s
         if why_not := refuses(asked, facts):
             raise ValueError(f"attention by {asked}: {why_not}")
         return asked, "asked for"
-    if facts.capability is None or facts.dropout:
+    if facts.capability is None or facts.dropout or facts.masked:
         why_not = refuses(CPP, facts)
         return (TORCH, why_not) if why_not else (CPP, "on a CPU")
     if not facts.alibi_features:
@@ -121,6 +124,7 @@ def attention_facts(options: Options, device: torch.device, has_cpp: bool, has_s
         sequence=options.seq_length,
         alibi_features=alibi_feature_count(head_size) if options.position_embedding_type == "alibi" else 0,
         dropout=options.attention_dropout > 0,
+        masked=masks_attention(options),
         has_cpp=has_cpp,
         has_flash=importlib.util.find_spec("flash_attn") is not None,
         has_softmax=has_softmax,

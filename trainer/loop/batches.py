@@ -14,6 +14,7 @@ from trainer.formats.logs.training_line import tokens_line
 from trainer.model.dropout import has_dropout
 from trainer.model.pipeline import EngineItem, engine_item
 from trainer.parallel.process_groups import Parallel
+from trainer.recipe.model_options import option_name, separates_documents
 from trainer.recipe.options import Options
 
 
@@ -33,6 +34,7 @@ class EngineItems(Iterator[EngineItem]):
     ) -> None:
         self._end_of_document = end_of_document
         self._with_first_sample = with_first_sample
+        self._documents = {"masks_loss": options.eod_mask_loss, "with_starts": separates_documents(options)}
         # Of the ranks that read the same samples one shows them.
         self._may_show = parallel.is_first_stage and parallel.tensor_rank == 0
         self._shown_as: int | None = None
@@ -52,7 +54,8 @@ class EngineItems(Iterator[EngineItem]):
         if self._shown_as is not None and self._may_show:
             for row, sample in enumerate(samples.numpy()):
                 say(tokens_line(self._shown_as, first_sample + row, sample))
-        return engine_item(samples, self._end_of_document, first_sample if self._with_first_sample else None)
+        place = first_sample if self._with_first_sample else None
+        return engine_item(samples, self._end_of_document, place, **self._documents)
 
     def go_to(self, consumed_samples: int) -> None:
         """Go on there, where that is not what comes next anyway."""
@@ -92,8 +95,9 @@ def open_items(
 
 
 def end_of_document_id(options: Options) -> int | None:
-    """Return the token that ends a document, for --eod-mask-loss; None without it. Raises DataError if unknown."""
-    if not options.eod_mask_loss:
+    """Return the token that ends a document; None if no option needs it. Raises DataError if it is unknown."""
+    needing = [name for name in ("eod_mask_loss", "reset_attention_mask", "reset_position_ids") if options[name]]
+    if not needing:
         return None
     for source in (source for group in groups(options, "train") for source in group.sources):
         noted = read_notes(source.prefix)
@@ -101,4 +105,4 @@ def end_of_document_id(options: Options) -> int | None:
             return noted.eod
     if named := named_by(options):
         return end_of_document(named[0])
-    raise DataError("--eod-mask-loss needs to know which token ends a document: give --tokenizer-name-or-path")
+    raise DataError(f"{option_name(needing[0])} needs the token that ends a document: give --tokenizer-name-or-path")

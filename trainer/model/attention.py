@@ -146,7 +146,8 @@ class SelfAttention(nn.Module):
             x_bnsd = getattr(self, norm)(x_bnsd)
         if self.shape.rotary_size:
             shape = self.shape
-            x_bnsd = rotated(x_bnsd, shape.rotary_base, shape.rotary_size, shape.rotary_scaling)
+            positions_bs = positions_in_documents(self.clock.starts_bs) if shape.resets_positions else None
+            x_bnsd = rotated(x_bnsd, shape.rotary_base, shape.rotary_size, shape.rotary_scaling, positions_bs)
         return x_bnsd
 
     def _mixed(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float) -> Tensor:
@@ -157,25 +158,41 @@ class SelfAttention(nn.Module):
             return self.core_attention(q_bnsd, k_bnsd, v_bnsd, slopes_n, scale)
         if self.shape.alibi:
             q_bnsd, k_bnsd, v_bnsd = self._with_alibi(q_bnsd, k_bnsd, v_bnsd)
+        visible_bss = self._visible(q_bnsd)
         if not dropout:
-            return causal_attention(q_bnsd, k_bnsd, v_bnsd, is_causal=True, scale=scale)
+            return _attended(q_bnsd, k_bnsd, v_bnsd, scale, visible_bss)
         if draws_its_own_masks(q_bnsd.device):
-            return self._mixed_by_sample(q_bnsd, k_bnsd, v_bnsd, scale, dropout)
+            return self._mixed_by_sample(q_bnsd, k_bnsd, v_bnsd, scale, dropout, visible_bss)
         b, n, s, _ = q_bnsd.shape
         heads = range(self.first_head, self.first_head + n)
         seeds = [self.clock.seed_of(row, self.layer, "attention", head) for row in range(b) for head in heads]
         mask_bnss = keeping_masks(seeds, (s, s), dropout, q_bnsd.device).view(b, n, s, s)
-        return attention_with_dropout(q_bnsd, k_bnsd, v_bnsd, scale, mask_bnss, dropout)
+        return attention_with_dropout(q_bnsd, k_bnsd, v_bnsd, scale, mask_bnss, dropout, visible_bss)
 
-    def _mixed_by_sample(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float, dropout: float) -> Tensor:
+    def _visible(self, q_bnsd: Tensor) -> Tensor | None:
+        """Return 0 for the keys that each query attends to and -inf elsewhere, in its dtype; None: all up to its own.
+
+        It has a row of samples only where documents are kept apart: [b or 1, 1, s, s].
+        """
+        starts_bs = self.clock.starts_bs if self.shape.splits_documents else None
+        if starts_bs is None and self.shape.window is None:
+            return None
+        visible_ss = _in_window(q_bnsd.shape[-2], self.shape.window, q_bnsd.dtype, q_bnsd.device)
+        if starts_bs is None:
+            return visible_ss[None, None]
+        before_bss = torch.arange(q_bnsd.shape[-2], device=q_bnsd.device) < starts_bs[..., None]
+        return visible_ss.masked_fill(before_bss, -torch.inf)[:, None]
+
+    def _mixed_by_sample(
+        self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float, dropout: float, visible: Tensor | None
+    ) -> Tensor:
         """With masks that the kernel draws from the device's generator, seeded for each sample."""
         mixed = []
         for row in range(len(q_bnsd)):
             seed_device(q_bnsd.device, self.clock.seed_of(row, self.layer, "attention", self.first_head))
             one = slice(row, row + 1)
-            mixed.append(
-                causal_attention(q_bnsd[one], k_bnsd[one], v_bnsd[one], dropout_p=dropout, is_causal=True, scale=scale)
-            )
+            of_row = visible if visible is None or len(visible) == 1 else visible[one]
+            mixed.append(_attended(q_bnsd[one], k_bnsd[one], v_bnsd[one], scale, of_row, dropout))
         return torch.cat(mixed)
 
     def _with_alibi(self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,13 +230,49 @@ def _repeated(x_bgsd: Tensor, times: int) -> Tensor:
     return x_bgsd if times == 1 else x_bgsd.repeat_interleave(times, dim=1)
 
 
-def attention_with_dropout(
-    q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float, mask_bnss: Tensor, probability: float
+def _attended(
+    q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float, visible: Tensor | None, dropout: float = 0.0
 ) -> Tensor:
-    """drop(softmax(scale * q @ k.T, causal)) @ v, with the softmax in fp32. mask_bnss: true where a weight is kept."""
+    """Return attention by torch's kernels. visible: added to the scores; None: all keys up to the query."""
+    return causal_attention(
+        q_bnsd, k_bnsd, v_bnsd, attn_mask=visible, dropout_p=dropout, is_causal=visible is None, scale=scale
+    )
+
+
+def positions_in_documents(starts_bs: Tensor | None) -> Tensor | None:
+    """Return each token's position in its document, int64."""
+    return None if starts_bs is None else torch.arange(starts_bs.shape[1], device=starts_bs.device) - starts_bs
+
+
+@functools.lru_cache(maxsize=4)
+def _in_window(length: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return [query, key], 0 for the last `window` keys up to the query, -inf elsewhere; all layers share it."""
+    visible_ss = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    if window is not None:
+        visible_ss = visible_ss.triu(1 - window)
+    return torch.zeros(length, length, dtype=dtype, device=device).masked_fill(~visible_ss, -torch.inf)
+
+
+def attention_with_dropout(
+    q_bnsd: Tensor,
+    k_bnsd: Tensor,
+    v_bnsd: Tensor,
+    scale: float,
+    mask_bnss: Tensor,
+    probability: float,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """drop(softmax(scale * q @ k.T, causal)) @ v, with the softmax in fp32. mask_bnss: true where a weight is kept.
+
+    visible: added to the scores instead of the causal mask.
+    """
     scores_bnss = (q_bnsd * scale) @ k_bnsd.transpose(-1, -2)
-    later_ss = torch.ones(scores_bnss.shape[-2:], dtype=torch.bool, device=q_bnsd.device).triu(1)
-    weights_bnss = scores_bnss.float().masked_fill(later_ss, -torch.inf).softmax(dim=-1)
+    if visible is None:
+        later_ss = torch.ones(scores_bnss.shape[-2:], dtype=torch.bool, device=q_bnsd.device).triu(1)
+        scores_bnss = scores_bnss.float().masked_fill(later_ss, -torch.inf)
+    else:
+        scores_bnss = scores_bnss.float() + visible
+    weights_bnss = scores_bnss.softmax(dim=-1)
     return drop(weights_bnss, mask_bnss, probability).to(v_bnsd.dtype) @ v_bnsd
 
 
@@ -255,10 +308,10 @@ def _alibi_features(
 
 def again(function: Callable[..., Any], clock: DropoutClock, *inputs: Any) -> Any:
     """function(*inputs), of which autograd keeps `inputs` alone. The second time draws the same dropout masks."""
-    sample = clock.sample
+    sample, starts_bs = clock.sample, clock.starts_bs
 
     def at_that_time(*same_inputs: Any) -> Any:
-        with clock.at(sample):
+        with clock.at(sample, starts_bs):
             return function(*same_inputs)
 
     return checkpoint(at_that_time, *inputs, use_reentrant=False, preserve_rng_state=False)

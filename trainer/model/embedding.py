@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.kernels.residual import added
+from trainer.model.attention import positions_in_documents
 from trainer.model.dropout import DropoutClock, dropped_at
 from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
@@ -18,17 +19,18 @@ _LAYER = -1  # the embedding's number in the dropout's seed
 
 
 class Positions(nn.Module):
-    """length -> [length, hidden]: one learned row for each position, or for each of this rank's slice of them."""
+    """Positions -> [length, hidden]: one learned row for each, or for each of this rank's slice of them."""
 
     def __init__(self, weight: nn.Parameter, parallel: Parallel) -> None:
         super().__init__()
         self.weight, self.parallel = weight, parallel
 
-    def forward(self, length: int) -> Tensor:
-        """Return the first `length` rows, or this rank's slice of them, as a view."""
+    def forward(self, length: int, positions_bs: Tensor | None = None) -> Tensor:
+        """Return the first `length` rows as a view, or [b, s, hidden] of positions; or this rank's slice of them."""
         which, slices = self.parallel.sequence_part
-        rows = length // slices
-        return gradient_of_all_slices(self.weight, self.parallel)[which * rows : (which + 1) * rows]
+        part = slice(which * length // slices, (which + 1) * length // slices)
+        weight = gradient_of_all_slices(self.weight, self.parallel)
+        return weight[part] if positions_bs is None else nn.functional.embedding(positions_bs[:, part], weight)
 
 
 class Embedding(nn.Module):
@@ -54,7 +56,8 @@ class Embedding(nn.Module):
         """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self.word_embeddings(tokens_bs)
         if self.shape.positions:
-            x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1])
+            positions_bs = positions_in_documents(self.clock.starts_bs) if self.shape.resets_positions else None
+            x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1], positions_bs)
         part = self.parallel.sequence_part
         dropped = dropped_at("embedding", x_bsh, self.shape.hidden_dropout, self.training, self.clock, _LAYER, part)
         return added(x_bsh, None, None, dropped, self.parallel.operations.residuals)

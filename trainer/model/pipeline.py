@@ -40,7 +40,8 @@ class GPTPipeline(PipelineModule):
     """The stage of the model on this rank.
 
     A model with dropout trains on (inputs, [index in the training of the micro-batch's first sample]), and each stage
-    passes the index to the next; evaluation and models without dropout have the inputs alone. With `masks_labels` the
+    passes the index to the next; evaluation and models without dropout have the inputs alone. Where documents are kept
+    apart, the start of each token's comes after the inputs, and is passed on too. With `masks_labels` the
     loss of a micro-batch is its part of the global batch's mean over the labels that count, whose number `counts` sets.
     """
 
@@ -59,6 +60,7 @@ class GPTPipeline(PipelineModule):
         self.clock = DropoutClock(shape.seed)
         self.synchronize_replicated, self.split_checkpoints = synchronize_replicated, split_checkpoints
         self.has_dropout, self.masks_labels = has_dropout(shape), masks_labels
+        self.has_documents = shape.splits_documents or shape.resets_positions
         # Index of each micro-batch's first sample, where the host knows it: it waits for a GPU that has to say it.
         self.places: Iterator[int] | None = None
         # DeepSpeed prints its plan, which `opsctl plan` shows better; and it broadcasts tied weights, which autograd
@@ -99,14 +101,16 @@ class GPTPipeline(PipelineModule):
 
         Raises ValueError when a model with dropout trains on inputs alone.
         """
-        if not (self.training and self.has_dropout):
-            return super().forward(forward_input)
-        if not isinstance(forward_input, tuple):
-            raise ValueError("a model with dropout trains on micro-batches that carry the index of their first sample")
-        inputs, first_sample = forward_input
-        with self.clock.at(int(first_sample) if self.places is None else next(self.places)):
+        inputs, *passed = forward_input if isinstance(forward_input, tuple) else (forward_input,)
+        draws, sample = self.training and self.has_dropout, 0
+        starts_bs = passed[0] if self.has_documents and len(passed) > draws else None
+        if draws:
+            if len(passed) == (starts_bs is not None):
+                raise ValueError("a model with dropout trains on micro-batches that carry their first sample's index")
+            sample = int(passed[-1]) if self.places is None else next(self.places)
+        with self.clock.at(sample, starts_bs):
             outputs = super().forward(inputs)
-        return outputs if self.parallel.is_last_stage else (outputs, first_sample)
+        return outputs if self.parallel.is_last_stage or not passed else (outputs, *passed)
 
     def _checkpointed(self, function: Callable[..., Any], *inputs: Any) -> Any:
         """Run without keeping activations; the recomputation draws the same dropout masks.
@@ -190,21 +194,34 @@ def average_replicated(module: nn.Module, parallel: Parallel) -> None:
 
 
 #: Tokens alone or with the index of the first sample, and (labels, mask).
-EngineItem = tuple[Tensor | tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
+EngineItem = tuple[Tensor | tuple[Tensor, ...], tuple[Tensor, Tensor]]
 
 
-def engine_item(samples: Tensor, end_of_document: int | None = None, first_sample: int | None = None) -> EngineItem:
+def engine_item(
+    samples: Tensor,
+    end_of_document: int | None = None,
+    first_sample: int | None = None,
+    masks_loss: bool = True,
+    with_starts: bool = False,
+) -> EngineItem:
     """One micro-batch of samples, [micro-batch, sequence + 1] token ids, as (tokens_bs, (labels_bs, mask_bs)).
 
     With `first_sample`, the index in the training of its first sample, it is ((tokens_bs, [first_sample]), ...): a
     model with dropout trains on these, and its stages pass the index on. The label of each token is the next one; the
     mask (fp32) is 1 where the label counts: everywhere, or, with `end_of_document` (for --eod-mask-loss), not where the
-    input is that token.
+    input is that token and `masks_loss`. With `with_starts` the start of each token's document is after the tokens: a
+    document ends with that token.
     """
     samples = samples.long()
     tokens_bs, labels_bs = samples[:, :-1].contiguous(), samples[:, 1:].contiguous()
     mask_bs = torch.ones(tokens_bs.shape, dtype=torch.float32, device=samples.device)
-    if end_of_document is not None:
+    if end_of_document is not None and masks_loss:
         mask_bs[tokens_bs == end_of_document] = 0
-    inputs = tokens_bs if first_sample is None else (tokens_bs, torch.tensor([first_sample]))
-    return inputs, (labels_bs, mask_bs)
+    inputs = [tokens_bs]
+    if with_starts:
+        next_s = torch.arange(1, tokens_bs.shape[1] + 1, device=tokens_bs.device)
+        after_bs = torch.where(tokens_bs == end_of_document, next_s, 0).cummax(dim=1).values
+        inputs.append(nn.functional.pad(after_bs[:, :-1], (1, 0)))
+    if first_sample is not None:
+        inputs.append(torch.tensor([first_sample]))
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), (labels_bs, mask_bs)

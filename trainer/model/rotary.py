@@ -20,13 +20,22 @@ _KEPT_TURNS = 4.0
 _FAST, _SLOW = 32.0, 1.0
 
 
-def rotated(x_bnsd: Tensor, base: float, turned: int, scaling: RotaryScaling | None = None) -> Tensor:
-    """Rotate the first `turned` (even) numbers of each head by their positions, 0 to s - 1; in x's dtype."""
-    cos_sr, sin_sr = _turns(x_bnsd.shape[-2], base, turned, x_bnsd.dtype, x_bnsd.device, scaling)
+def rotated(
+    x_bnsd: Tensor,
+    base: float,
+    turned: int,
+    scaling: RotaryScaling | None = None,
+    positions_bs: Tensor | None = None,
+) -> Tensor:
+    """Rotate the first `turned` (even) numbers of each head by their positions; in x's dtype.
+
+    positions_bs: int64; 0 to s - 1 in each sample when not given.
+    """
+    cos, sin = _turns(x_bnsd.shape[-2], base, turned, x_bnsd.dtype, x_bnsd.device, scaling)
+    if positions_bs is not None:
+        cos, sin = cos[positions_bs].unsqueeze(1), sin[positions_bs].unsqueeze(1)
     first_bnsr, second_bnsr, rest = x_bnsd.split((turned // 2, turned // 2, x_bnsd.shape[-1] - turned), dim=-1)
-    return torch.cat(
-        (first_bnsr * cos_sr - second_bnsr * sin_sr, second_bnsr * cos_sr + first_bnsr * sin_sr, rest), dim=-1
-    )
+    return torch.cat((first_bnsr * cos - second_bnsr * sin, second_bnsr * cos + first_bnsr * sin, rest), dim=-1)
 
 
 @functools.lru_cache(maxsize=8)

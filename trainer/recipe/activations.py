@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.recipe.model_options import ATTENTION, BLOCK, NONE, is_half, precision_of
+from trainer.recipe.model_options import ATTENTION, BLOCK, NONE, is_half, masks_attention, precision_of
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import word_embedding
 
@@ -32,6 +32,8 @@ def attends_by_softmax(options: Mapping[str, Any], before_ampere: bool) -> bool:
     """
     if options["attention"] == "softmax":
         return True
+    if masks_attention(options):
+        return False
     unasked = options["attention"] == "auto" and options["kernels"] == "auto" and not options["attention_dropout"]
     has_no_flash = before_ampere or precision_of(options) == "fp32"
     is_fused = not options["no_masked_softmax_fusion"] and options["seq_length"] <= MOST_SOFTMAX_SEQUENCE
@@ -130,6 +132,8 @@ class MicroBatch:
         kept_beside = self._head_norms_bytes()
         if shape.rotary_size:  # sines and cosines, shared by all blocks
             kept_beside += self.length * shape.rotary_size * self.element_bytes
+        if shape.splits_documents or shape.window:  # the mask, which blocks share
+            kept_beside += (self.samples if shape.splits_documents else 1) * self.length**2 * self.element_bytes
         kept += kept_beside
         if self.keeps_weights:
             without_features = self._queries_keys_values(size) + self._head_norms_numbers()

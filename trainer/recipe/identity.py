@@ -36,6 +36,9 @@ TRAINING: tuple[Fact, ...] = (
     Fact("rotary_base", "--rotary-base", "The weights were trained for the other."),
     Fact("rotary_percent", "--rotary-percent", "The weights were trained for the other."),
     Fact("rotary_scaling", "the stretch of rotary positions", "The weights were trained for the other."),
+    Fact("window_size", "--window-size", "The weights were trained for the other."),
+    Fact("reset_attention_mask", "--reset-attention-mask", "It decides what a token attends to."),
+    Fact("reset_position_ids", "--reset-position-ids", "It decides the positions of tokens."),
     Fact("eod_mask_loss", "--eod-mask-loss", "It decides which tokens the loss is of."),
     Fact(
         "train_data",
@@ -50,8 +53,8 @@ TRAINING: tuple[Fact, ...] = (
     ),
 )
 
-#: Facts about positions, also in the checkpoint of an imported model.
-OF_POSITIONS = ("rotary_base", "rotary_percent", "rotary_scaling")
+#: Facts about attention, also in the checkpoint of an imported model.
+OF_ATTENTION = ("rotary_base", "rotary_percent", "rotary_scaling", "window_size")
 
 #: Settings that may change. A change is printed and recorded. By option, in the order of the messages.
 SETTINGS: tuple[str, ...] = (
@@ -123,6 +126,8 @@ def training_facts(options: Mapping[str, Any]) -> dict[str, Any]:
             name: options[name]
             for name in ("layernorm_epsilon", "apply_residual_connection_post_layernorm", "eod_mask_loss")
         },
+        "window_size": options["window_size"] or "none",
+        **{name: options[name] for name in ("reset_attention_mask", "reset_position_ids")},
     }
 
 

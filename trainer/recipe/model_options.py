@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,12 @@ def model_errors(options: Mapping[str, Any]) -> list[str]:
     epsilon, same = options["layernorm_epsilon"], options["norm_epsilon"]
     if same not in (None, epsilon):
         errors.append(f"--norm-epsilon {same:g} with --layernorm-epsilon {epsilon:g}: they are the same, give one")
+    try:
+        window_of(options)
+    except ValueError as error:
+        errors.append(str(error))
+    if options["reset_position_ids"] and options["position_embedding_type"] == "alibi":
+        errors.append("--reset-position-ids with --position-embedding-type alibi: it has distances alone, leave it out")
     if options["swiglu"] and options["glu_activation"] != "swiglu":
         errors.append(f"--swiglu with --glu-activation {options['glu_activation']}: choose one")
     return errors
@@ -85,6 +92,33 @@ def rotary_scaling(options: Mapping[str, Any]) -> RotaryScaling | None:
     if options["position_embedding_type"] == YARN:
         return RotaryScaling(YARN, options["rotary_scaling_factor"], original)
     return RotaryScaling(LLAMA3, options["rope_scaling_factor"], original) if options["use_rope_scaling"] else None
+
+
+_WINDOW = re.compile(r"\(?\s*(-1|[0-9]{1,9})\s*,\s*0\s*\)?")
+
+
+def window_of(options: Mapping[str, Any]) -> int | None:
+    """Return the number of keys that a token attends to, its own included; None: all up to its own.
+
+    Raises ValueError, one line, if the option has another form.
+    """
+    text = options["window_size"]
+    if text is None:
+        return None
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        raise ValueError(f"--window-size {text}: give the keys before a token's own and 0, such as 4095,0")
+    return int(match[1]) + 1 or None
+
+
+def separates_documents(options: Mapping[str, Any]) -> bool:
+    """Return True if the model has to know where the documents of a sample begin."""
+    return bool(options["reset_attention_mask"] or options["reset_position_ids"])
+
+
+def masks_attention(options: Mapping[str, Any]) -> bool:
+    """Return True if a token may attend to fewer keys than all up to its own."""
+    return options["window_size"] is not None or bool(options["reset_attention_mask"])
 
 
 def head_size_of(options: Mapping[str, Any]) -> int:

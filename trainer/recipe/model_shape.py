@@ -15,6 +15,7 @@ from trainer.recipe.model_options import (
     precision_of,
     rotary_scaling,
     turned_numbers,
+    window_of,
 )
 from trainer.recipe.options import Options
 
@@ -50,6 +51,9 @@ class ModelShape:
     gate: str | None = None  # of the MLP: one of GATES; None: a plain one with GeLU
     key_value_heads: int | None = None  # fewer than heads, which share them; None: one per head
     query_key_norm: bool = False  # a norm of each head's query and key
+    window: int | None = None  # keys that a token attends to, its own included; None: all up to its own
+    splits_documents: bool = False  # a token attends to its own document alone
+    resets_positions: bool = False  # in each document
     kv_channels: int | None = None  # width of a head; None: hidden / heads
 
     @classmethod
@@ -85,6 +89,9 @@ class ModelShape:
             gate=options["glu_activation"],
             key_value_heads=None if groups == heads else groups,
             query_key_norm=options["qk_layernorm"],
+            window=window_of(options),
+            splits_documents=options["reset_attention_mask"],
+            resets_positions=options["reset_position_ids"],
             kv_channels=None if not width or width * heads == options["hidden_size"] else width,
         )
 

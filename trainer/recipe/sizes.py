@@ -99,11 +99,15 @@ def step_flops(
     layer's logits are never recomputed, so 6Vh does not depend on the passes. With `MODEL_PASSES` this is what the
     model needs, 72 B s L h^2 (1 + s/6h + V/12Lh) if w is 12h^2. With `HARDWARE_PASSES` it is what full recomputation
     executes, 96 B s L h^2 (1 + s/6h + V/16Lh): Narayanan et al., arXiv 2104.04473, equation 3.
-    attention_passes: those of 4sh, if they differ. Heads wider or narrower than h / heads count with their own width.
+    attention_passes: those of 4sh, if they differ. Heads of another width than h / heads count with
+    their own, and in a window the keys outside it do not count.
     """
     hidden, sequence = shape.hidden, sequence_length
     linear = sum(one.size for one in block_parameters(shape, 0) if len(one.shape) == 2)
-    of_attention = shape.layers * 4 * sequence * shape.attended
+    window = min(shape.window or sequence, sequence)
+    # Without a window, all keys count, as in the formula; with one, as many fewer as the mask of all leaves out.
+    share = window * (2 * sequence + 1 - window) / (sequence * (sequence + 1))
+    of_attention = shape.layers * 4 * sequence * share * shape.attended
     of_blocks = passes * shape.layers * 2 * linear + (attention_passes or passes) * of_attention
     return batch_size * sequence * (of_blocks + 2 * MODEL_PASSES * shape.vocabulary * hidden)
 

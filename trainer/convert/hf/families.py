@@ -152,6 +152,7 @@ def _properties(shape: ModelShape) -> dict[str, Any]:
         "a gated MLP (glu_activation)": shape.gate is not None,
         "num_query_groups": shape.groups,
         "kv_channels": shape.head_size,
+        "window_size": shape.window,
         # Llama's biases are in all four products of attention, or in none.
         "add_qkv_bias": shape.qkv_biases and not shape.linear_biases,
         "qk_layernorm": shape.query_key_norm,
@@ -167,6 +168,7 @@ def _plain_needs(shape: ModelShape) -> dict[str, Any]:
         "glu_activation": None,
         "num_query_groups": shape.heads,
         "kv_channels": shape.hidden // shape.heads,
+        "window_size": None,
         "qk_layernorm": False,
         "untie_embeddings_and_output_weights": False,
     }
@@ -329,6 +331,7 @@ LLAMA = Family(
         "a gated MLP (glu_activation)": True,
         "add_qkv_bias": False,
         "qk_layernorm": False,
+        "window_size": None,
     },
     more=lambda shape, sequence_length: _llama_config(shape, sequence_length),
     options=lambda config: _llama_options(config),
@@ -445,7 +448,26 @@ def _qwen3_options(config: Config) -> dict[str, Any]:
     return {**_llama_options(config, head_size=128), "qk_layernorm": True}
 
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA, QWEN3)}
+#: Llama with a window, and without biases.
+MISTRAL = replace(
+    LLAMA,
+    name="mistral",
+    architecture="MistralForCausalLM",
+    needs=lambda shape: {**LLAMA.needs(shape), "window_size": shape.window or "a window", "disable_bias_linear": True},
+    more=lambda shape, length: {**_llama_config(shape, length), "sliding_window": shape.window},
+    options=lambda config: _mistral_options(config),
+)
+
+
+def _mistral_options(config: Config) -> dict[str, Any]:
+    for key in ("attention_bias", "mlp_bias"):
+        config.one_of(key, False, default=False)
+    whole = "sliding_window" in config.values and config.values["sliding_window"] is None
+    window = None if whole else config.number("sliding_window", 4096)
+    return {**_llama_options(config), **({"window_size": f"{window - 1},0"} if window else {})}
+
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA, QWEN3, MISTRAL)}
 
 
 def family_of(shape: ModelShape, names: Collection[str]) -> Family:

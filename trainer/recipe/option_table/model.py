@@ -11,7 +11,7 @@ from trainer.recipe.model_options import (
     ROTARY_PERCENT,
     SCALING_FACTOR,
 )
-from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option
+from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option, text
 
 NETWORK: tuple[Option, ...] = group(
     "network",
@@ -45,6 +45,7 @@ NETWORK: tuple[Option, ...] = group(
         "tokens",
         default=ORIGINAL_LENGTH,
     ),
+    text("--window-size", "Keys before its own that a token attends to, and after it, which are none: 4095,0."),
     count("--make-vocab-size-divisible-by", "Pad the vocabulary to a multiple of this x TP.", "tokens", default=128),
     count("--pad-vocab-size-to", "Pad the vocabulary to exactly this size instead.", "tokens"),
     choice(

@@ -80,6 +80,8 @@ DATA: tuple[Option, ...] = group(
     text("--vocab-file", "GPT-2's vocab.json."),
     text("--merge-file", "GPT-2's merges.txt."),
     count("--vocab-size", "Size of the vocabulary before padding, instead of a tokenizer's.", "tokens"),
+    flag("--reset-attention-mask", "A token attends to its own document alone."),
+    flag("--reset-position-ids", "Positions begin again in each document of a sample."),
     flag("--eod-mask-loss", "No loss where the input is the end-of-document token."),
     flag("--mmap-warmup", "Read data files once before training.", notice=_MAPPED),
     table="data",
