@@ -42,6 +42,7 @@ BASE: dict[str, Any] = {
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
     "llama, wide heads": ("LlamaConfig", {"head_dim": 16}),
+    "z-loss": ("LlamaConfig", {}),
     "mistral": ("MistralConfig", {"sliding_window": 8}),
     "documents": ("LlamaConfig", {}),
     "llama 3": (
@@ -65,6 +66,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 END_OF_DOCUMENT = 7
 #: Further options of the trainer, by family.
 MORE: dict[str, dict[str, Any]] = {
+    "z-loss": {"z_loss_coeff": 1e-2},
     "documents": {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True},
 }
 LAYOUTS = [(1, 1), (2, 1), (1, 2)]
@@ -125,8 +127,9 @@ def compare(folder: Path, options: dict[str, Any], results: list[tuple[str, floa
 
     theirs = loaded(folder / "theirs")
     samples = samples_of(options)
-    loss = their_loss(theirs, samples, options)
-    loss.backward()
+    logits, labels = their_logits(theirs, samples, options)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    (loss + options.get("z_loss_coeff", 0.0) * logits.logsumexp(-1).square().mean()).backward()
     gradients = {name: one.grad for name, one in theirs.named_parameters()}
     smallest = min(float(one.abs().max()) for one in gradients.values())
     before = tensors_in(folder / "theirs")
@@ -148,8 +151,8 @@ def compare(folder: Path, options: dict[str, Any], results: list[tuple[str, floa
     return {"loss": of_losses, "gradients": of_gradients, "logits": of_logits, "smallest gradient": smallest}
 
 
-def their_loss(theirs: Any, samples: Any, options: dict[str, Any]) -> Any:
-    """Return their loss; where documents are kept apart, with a mask and positions counted token by token."""
+def their_logits(theirs: Any, samples: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return (logits, labels); where documents are kept apart, with a mask and positions counted token by token."""
     import torch
 
     tokens, labels, given = samples[:, :-1], samples[:, 1:], {}
@@ -165,8 +168,7 @@ def their_loss(theirs: Any, samples: Any, options: dict[str, Any]) -> Any:
                 first = place + 1 if tokens[sample, place] == END_OF_DOCUMENT else first
         assert int((positions == 0).sum()) > SAMPLES
         given = {"attention_mask": mask, "position_ids": positions}
-    logits = theirs(input_ids=tokens, **given).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return theirs(input_ids=tokens, **given).logits, labels
 
 
 @pytest.mark.parametrize("kind", KINDS)

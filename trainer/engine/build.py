@@ -126,6 +126,7 @@ def build_model(
         synchronize_replicated=options.sync_tp_duplicated_parameters,
         split_checkpoints=options.partition_activations or options.distribute_checkpointed_activations,
         masks_labels=options.eod_mask_loss,
+        z_loss=options.z_loss_coeff,
     )
 
 

@@ -55,6 +55,7 @@ class GPTPipeline(PipelineModule):
         synchronize_replicated: bool = False,
         split_checkpoints: bool = False,
         masks_labels: bool = False,
+        z_loss: float = 0.0,
     ) -> None:
         self.shape, self.parallel = shape, parallel
         self.clock = DropoutClock(shape.seed)
@@ -69,7 +70,7 @@ class GPTPipeline(PipelineModule):
             super().__init__(
                 layers=layer_specs(shape, parallel, self.clock, recompute_attention),
                 topology=parallel.topology,
-                loss_fn=_Loss(shape.tokens, parallel),
+                loss_fn=_Loss(shape.tokens, parallel, z_loss),
                 partition_method=partition_method,
                 activation_checkpoint_interval=blocks_per_checkpoint,
                 activation_checkpoint_func=self._checkpointed,
@@ -131,8 +132,8 @@ class _Loss:
 
     __name__ = "masked_mean_cross_entropy"
 
-    def __init__(self, vocabulary: int, parallel: Parallel) -> None:
-        self.vocabulary, self.parallel = vocabulary, parallel
+    def __init__(self, vocabulary: int, parallel: Parallel, z_loss: float) -> None:
+        self.vocabulary, self.parallel, self.z_loss = vocabulary, parallel, z_loss
         self.factor = 1.0  # another one is a drill
         self.counted: Tensor | None = None  # labels in a micro-batch of the global batch, on average, where some do not
         self.accumulation: Accumulation | None = None  # the engine's, once there is one
@@ -150,6 +151,7 @@ class _Loss:
             self.counted,
             self.factor,
             self.accumulation,
+            self.z_loss,
         )
 
 

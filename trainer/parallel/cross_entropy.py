@@ -52,6 +52,7 @@ def masked_mean_cross_entropy(
     counted: Tensor | None = None,
     factor: float = 1.0,
     accumulation: Accumulation | None = None,
+    z_loss: float = 0.0,
 ) -> Tensor:
     """Return factor * sum(mask * -log softmax(x @ weight.T)[label]) / counted, fp32; 0 when the mask is all 0.
 
@@ -59,6 +60,9 @@ def masked_mean_cross_entropy(
     without it. x_bsh: whole, or this rank's slice if the ranks split the sequence; labels and mask are whole in either
     case. weight_vh: this rank's rows of the word embedding. mask_bs: 1 if the label counts. vocabulary: the number of
     tokens; the rows from there on, counted over all ranks, are padding. The same value on every rank.
+
+    z_loss: gradients are those of the loss plus this times the mean of log(sum(exp(logits)))^2, over the same labels;
+    the value is without. Source: Chowdhery et al., arXiv 2204.02311, section 5.
 
     With an `accumulation` that has a sum, the weight's gradient is in it when this returns, and autograd gets none. A
     backward pass with another multiplier than announced gives NaN gradients; a second one raises RuntimeError.
@@ -73,7 +77,7 @@ def masked_mean_cross_entropy(
     if purpose is not None and purpose.sum_vh is not None:
         weight_vh = weight_vh.detach()
     loss: Tensor = _LinearCrossEntropy.apply(
-        x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel, purpose
+        x_th, weight_vh, labels_bs.reshape(-1), share_t, vocabulary, parallel, purpose, z_loss
     )
     return loss
 
@@ -107,6 +111,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocabulary: int,
         parallel: Parallel,
         purpose: _Purpose | None,
+        z_loss: float,
     ) -> Tensor:
         rows = weight_vh.shape[0]
         first_padding = min(rows, max(0, vocabulary - parallel.tensor_rank * rows))  # rows, where none is padding
@@ -120,7 +125,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits_tv = logits[: part.stop - part.start]
             logits_into(logits_tv, x_th[part], weight_vh)
             labels, share = local_t[part], None if making is None else making.coefficient_t[part]
-            log_sum_t, label_logit_t = _of_chunk(logits_tv, labels, share, first_padding, parallel)
+            log_sum_t, label_logit_t = _of_chunk(logits_tv, labels, share, first_padding, parallel, z_loss)
             loss += ((log_sum_t - label_logit_t) * share_t[part]).sum()
             if making is not None:
                 making.add(part, logits_tv)
@@ -142,7 +147,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             is_as_said = torch.where((gradients[0] / multiplier - 1).abs() < 1e-5, 1.0, torch.nan)
             for one in found:
                 one.mul_(is_as_said)
-        return (found[0], found[1] if len(found) > 1 else None, None, None, None, None, None)
+        return (found[0], found[1] if len(found) > 1 else None, None, None, None, None, None, None)
 
 
 class _Gradients:
@@ -196,18 +201,23 @@ def _times(gradient: Tensor, ratio: Tensor) -> Tensor:
 
 
 def _of_chunk(
-    logits_tv: Tensor, labels_t: Tensor, share_t: Tensor | None, first_padding: int, parallel: Parallel
+    logits_tv: Tensor, labels_t: Tensor, share_t: Tensor | None, first_padding: int, parallel: Parallel, z_loss: float
 ) -> tuple[Tensor, Tensor]:
     """Return each token's log of the sum of exp(logit), and its label's logit; with a share, logits become
     gradients.
     """
     kernels = parallel.operations.cross_entropy
-    if kernels is not None and share_t is not None and parallel.tensor_size == 1:
+    if kernels is not None and share_t is not None and parallel.tensor_size == 1 and not z_loss:
         return kernels.whole(logits_tv, labels_t, share_t, first_padding)
     own = statistics(logits_tv, labels_t, first_padding, kernels)
     log_sum_t, label_logit_t = _over_all_ranks(own, parallel)
     if share_t is not None:
-        to_gradient(logits_tv, labels_t, own.greatest_t, log_sum_t, share_t, first_padding, kernels)
+        # The gradient of the z-loss is a multiple of the softmax: that of a greater share, less what its label has.
+        of_z_t = share_t * (2 * z_loss) * log_sum_t
+        to_gradient(logits_tv, labels_t, own.greatest_t, log_sum_t, share_t + of_z_t, first_padding, kernels)
+        if z_loss:
+            of_label_t = of_z_t.masked_fill(labels_t < 0, 0).to(logits_tv.dtype)
+            logits_tv.scatter_add_(1, labels_t.clamp(min=0).unsqueeze(-1), of_label_t.unsqueeze(-1))
     return log_sum_t, label_logit_t
 
 

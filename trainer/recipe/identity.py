@@ -70,6 +70,7 @@ SETTINGS: tuple[str, ...] = (
     "loss_scale_window",
     "hysteresis",
     "accumulate_allreduce_grads_in_fp32",
+    "z_loss_coeff",
     "attention_dropout",
     "hidden_dropout",
     "sync_tp_duplicated_parameters",
@@ -94,6 +95,7 @@ SETTINGS: tuple[str, ...] = (
 )
 #: Later settings, with their values in older trainers, whose checkpoints do not have them.
 ONCE_UNKNOWN: dict[str, Any] = {
+    "z_loss_coeff": 0.0,
     "train_range_to_skip": None,
     "skip_train_iteration_range": None,
     "spike_guard": None,

@@ -52,6 +52,12 @@ TRAINING: tuple[Option, ...] = group(
 
 REGULARIZATION: tuple[Option, ...] = group(
     "regularization",
+    number(
+        "--z-loss-coeff",
+        "Weight of the mean of log(sum(exp(logits)))^2 in the gradients; the printed loss is without it.",
+        default=0.0,
+        at_least=0,
+    ),
     number("--attention-dropout", "Dropout of the attention's probabilities.", default=0.1, at_least=0, below=1),
     number("--hidden-dropout", "Dropout of embeddings, attention and MLP outputs.", default=0.1, at_least=0, below=1),
     number("--weight-decay", "Weight decay, decoupled with adam; none on biases and norms.", default=0.01, at_least=0),
