@@ -43,6 +43,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3Config", {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}),
     "llama, wide heads": ("LlamaConfig", {"head_dim": 16}),
     "z-loss": ("LlamaConfig", {}),
+    "one group, norms": ("Qwen3Config", {"head_dim": 12, "num_key_value_heads": 1}),
     "mistral": ("MistralConfig", {"sliding_window": 8}),
     "documents": ("LlamaConfig", {}),
     "llama 3": (

@@ -25,6 +25,7 @@ from trainer.model.rotary import rotated
 from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.products import is_slow_half
+from trainer.parallel.sequence import gathered
 from trainer.parallel.tensor_parallel import ColumnParallelLinear, RowParallelLinear, copy_to_tensor_ranks
 from trainer.recipe.activations import alibi_feature_count
 from trainer.recipe.model_shape import ModelShape
@@ -83,9 +84,10 @@ class SelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.shape, self.layer, self.clock, self.recompute = shape, layer, clock, recompute
+        self.parallel = parallel
         self.local_heads = shape.heads // parallel.tensor_size
         self.first_head = parallel.tensor_rank * self.local_heads
-        self.local_groups = shape.groups // parallel.tensor_size
+        self.local_groups = max(1, shape.groups // parallel.tensor_size)
         self.kernels = parallel.operations.attention
         self.query_key_value = ColumnParallelLinear(*weights.pair("self_attention.query_key_value"), parallel)
         if shape.query_key_norm:
@@ -99,9 +101,23 @@ class SelfAttention(nn.Module):
     def forward(self, x_bsh: Tensor) -> Tensor:
         """x_bsh -> out_bsh in the dtype of x: both whole on every tensor-parallel rank, or slices of the sequence."""
         qkv = self.query_key_value(x_bsh)
+        if self.shape.groups < self.parallel.tensor_size:
+            qkv = self._of_own_heads(qkv)
         mixed_bsh = again(self._core, self.clock, qkv) if self.recompute else self._core(qkv)
         out_bsh: Tensor = self.dense(mixed_bsh)
         return out_bsh
+
+    def _of_own_heads(self, qkv: Tensor) -> Tensor:
+        """Return the queries of this rank's heads with their group's key and value, where several ranks share it.
+
+        The weight is split evenly all the same, as in a checkpoint of any layout. Both directions are collective.
+        """
+        shape, of_group = self.shape, self.shape.heads // self.shape.groups
+        rows_bos = gathered(qkv.transpose(1, 2), self.parallel)
+        by_group = rows_bos.transpose(1, 2).unflatten(-1, (shape.groups, of_group + 2, shape.head_size))
+        group, first = divmod(self.first_head, of_group)
+        own, shared = by_group[:, :, group, first : first + self.local_heads], by_group[:, :, group, of_group:]
+        return torch.cat((own, shared), dim=2).flatten(2)
 
     def _core(self, qkv: Tensor) -> Tensor:
         """Compute attention between the products with weights: this rank's part of [b, s, h], in the dtype of `qkv`."""

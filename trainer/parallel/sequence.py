@@ -81,7 +81,7 @@ class _Scattering:
     def __init__(self, partial_bsh: Tensor, parallel: Parallel) -> None:
         ranks = parallel.tensor_size
         b, s, *rest = partial_bsh.shape
-        parts = partial_bsh.view(b, ranks, s // ranks, *rest).transpose(0, 1).contiguous()
+        parts = partial_bsh.reshape(b, ranks, s // ranks, *rest).transpose(0, 1).contiguous()
         self._parts = parts.view(ranks * b, s // ranks, *rest)
         self._own = partial_bsh.new_empty(b, s // ranks, *rest)
         self._work = dist.reduce_scatter_tensor(self._own, self._parts, group=parallel.tensor_group, async_op=True)

@@ -89,7 +89,7 @@ class MicroBatch:
 
     @property
     def _groups(self) -> int:
-        return self.shape.groups // self.tensor
+        return max(1, self.shape.groups // self.tensor)
 
     def block_bytes(self) -> int:
         """Return the bytes that one block keeps; with recomputation of blocks, only its input."""

@@ -75,9 +75,19 @@ def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[s
     tensor, pipeline = options["tensor_model_parallel_size"], options["pipeline_model_parallel_size"]
     errors = [
         f"{option_name(key)} {options[key]} is not divisible by --tensor-model-parallel-size {tensor}"
-        for key in ("num_attention_heads", "num_query_groups", "hidden_size", "ffn_hidden_size")
+        for key in ("num_attention_heads", "hidden_size", "ffn_hidden_size")
         if options[key] is not None and options[key] % tensor
     ]
+    groups = options["num_query_groups"]
+    if groups is not None and groups % tensor and tensor % groups:
+        errors.append(
+            f"--num-query-groups {groups} with --tensor-model-parallel-size {tensor}: one must divide the other"
+        )
+    elif groups is not None and options["kv_channels"] and 2 * groups * options["kv_channels"] % tensor:
+        errors.append(
+            f"--num-query-groups {groups} x --kv-channels {options['kv_channels']}, twice, is not divisible by "
+            f"--tensor-model-parallel-size {tensor}"
+        )
     layers = options["num_layers"]
     if layers is not None:
         method = options["pp_partition_method"]

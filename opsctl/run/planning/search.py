@@ -116,7 +116,9 @@ def _divisions(options: Options, shape: ModelShape, gpus: int, per_node: int) ->
     ramp = BatchRamp.of(options)
     batches = math.gcd(ramp.start, ramp.increment, ramp.global_batch_size) if ramp.is_ramp else ramp.global_batch_size
     for tensor in range(1, min(per_node, gpus) + 1):
-        if per_node % tensor or gpus % tensor or shape.heads % tensor or shape.groups % tensor:
+        if per_node % tensor or gpus % tensor or shape.heads % tensor:
+            continue
+        if shape.groups % tensor and tensor % shape.groups:
             continue
         for pipeline in range(1, min(gpus // tensor, shape.layers) + 1):
             if (gpus // tensor) % pipeline:

@@ -56,8 +56,18 @@ def test_the_epsilon_has_two_names() -> None:
             ["--num-attention-heads 4", "--num-query-groups 3"],
         ),
         (
-            ("--group-query-attention", "--num-query-groups", "1", "--tensor-model-parallel-size", "2"),
-            ["--num-query-groups 1", "--tensor-model-parallel-size 2"],
+            (
+                *("--num-attention-heads", "12", "--hidden-size", "48"),
+                *("--group-query-attention", "--num-query-groups", "3", "--tensor-model-parallel-size", "2"),
+            ),
+            ["--num-query-groups 3", "--tensor-model-parallel-size 2"],
+        ),
+        (("--use-rope-scaling",), ["--use-rope-scaling", "--position-embedding-type rope"]),
+        (("--position-embedding-type", "yarn"), ["--position-embedding-type yarn", "--rotary-scaling-factor"]),
+        (("--window-size", "4096"), ["--window-size 4096", "4095,0"]),
+        (
+            ("--reset-position-ids", "--position-embedding-type", "alibi"),
+            ["--reset-position-ids", "--position-embedding-type alibi"],
         ),
         (
             ("--position-embedding-type", "rope", "--hidden-size", "20"),
