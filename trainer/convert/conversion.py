@@ -50,7 +50,7 @@ from trainer.formats.checkpoint.partitions import (
 from trainer.formats.checkpoint.starting import NO_OPTIMIZER
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
-from trainer.recipe.layout import BY_BLOCK
+from trainer.recipe.layout import BY_BLOCK, stage_sizes
 
 
 def write_native(files: NativeFiles, root: Path, manifest: Manifest, workers: int) -> Manifest:
@@ -208,7 +208,9 @@ def to_native(
 
 def _layout_facts(manifest: Manifest, layout: Mapping[str, int]) -> dict[str, int | str]:
     """Return a manifest's `layout` with these sizes."""
-    method = manifest.layout.get("partition_method") or BY_BLOCK
+    method = str(manifest.layout.get("partition_method") or BY_BLOCK)
+    if stage_sizes(method) and layout["pipeline"] != manifest.layout["pipeline"]:
+        method = BY_BLOCK
     return {**manifest.layout, **layout, "world_size": math.prod(layout.values()), "partition_method": method}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -25,8 +26,9 @@ from trainer.model.weights import LayerWeights, Norm
 from trainer.parallel.cross_entropy import Accumulation, masked_mean_cross_entropy
 from trainer.parallel.process_groups import Parallel
 from trainer.parallel.sequence import split_over_tensor_ranks
+from trainer.recipe.layout import stage_sizes
 from trainer.recipe.model_shape import ModelShape
-from trainer.recipe.parameters import final_parameters
+from trainer.recipe.parameters import FIRST_BLOCK_LAYER, final_parameters
 
 
 class FinalNorm(Norm):
@@ -75,6 +77,17 @@ class GPTPipeline(PipelineModule):
                 activation_checkpoint_interval=blocks_per_checkpoint,
                 activation_checkpoint_func=self._checkpointed,
             )
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        """DeepSpeed asks this: the layers of each stage, also where the method lists their blocks."""
+        sizes = stage_sizes(method)
+        if sizes is None:
+            super()._partition_layers(method)
+            return
+        ends = [FIRST_BLOCK_LAYER + blocks for blocks in itertools.accumulate(sizes)]
+        self.parts = [0, *ends[:-1], len(self._layer_specs)]
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
     def begin_step(self) -> None:
         """Before every training step: average what tensor-parallel ranks hold in common, when asked for. Collective."""

@@ -5,6 +5,7 @@ Ranks count tensor first, then data, then pipeline: rank = (pipeline_stage * dat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -86,15 +87,44 @@ def layout_if_any(options: Mapping[str, Any], world_size: int | None) -> Layout 
 
 
 class UnevenStages(ValueError):
-    """The pipeline stages would have unequal numbers of layers."""
+    """The pipeline stages would have unequal numbers of layers, or other ones than listed."""
 
 
 class EmptyStage(ValueError):
     """A pipeline stage would have no transformer block."""
 
 
+def stage_sizes(method: str) -> list[int] | None:
+    """Return the blocks of each stage where the method is their list, such as 3,4,4,3; None otherwise."""
+    return list(map(int, method.split(","))) if re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", method) else None
+
+
+def listed_stages(options: Mapping[str, Any]) -> str | None:
+    """Return the list of blocks that `--decoder-first-` and `--decoder-last-pipeline-num-layers` mean.
+
+    The stages between them share the rest evenly. None without these options, or if they do not divide.
+    """
+    ends = [options.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last")]
+    layers, stages = options.get("num_layers"), options.get("pipeline_model_parallel_size", 1)
+    others = stages - sum(end is not None for end in ends)
+    if ends == [None, None] or layers is None or others < 0:
+        return None
+    rest = layers - sum(end or 0 for end in ends)
+    if rest < others or (rest % others if others else rest):
+        return None
+    sizes = [ends[0], *([rest // others] * others if others else []), ends[1]]
+    return ",".join(str(size) for size in sizes if size is not None)
+
+
 def check_stages(layers: int, pipeline: int, method: str = BY_BLOCK) -> None:
     """Raise UnevenStages if `pipeline` stages would differ, EmptyStage if one would have no block."""
+    sizes = stage_sizes(method)
+    if sizes is not None:
+        if len(sizes) != pipeline or sum(sizes) != layers:
+            raise UnevenStages(f"{method} are not {layers} layers on {pipeline} pipeline stages")
+        if 0 in sizes:
+            raise EmptyStage(f"{method} leave a stage without a transformer block")
+        return
     extra = _embeddings_dealt(method)
     if (layers + extra) % pipeline:
         what = f"{layers} layers + {extra} embeddings" if extra else f"{layers} layers"
@@ -110,6 +140,8 @@ def blocks_per_stage(layers: int, pipeline: int, method: str = BY_BLOCK) -> list
     each.
     """
     check_stages(layers, pipeline, method)
+    if sizes := stage_sizes(method):
+        return sizes
     extra = _embeddings_dealt(method)
     stages = [(layers + extra) // pipeline] * pipeline
     stages[0] -= extra // 2

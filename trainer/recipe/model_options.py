@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.recipe.layout import listed_stages
+
 #: Rotary positions that are stretched, in two ways.
 LLAMA3, YARN = "llama3", "yarn"
 #: Values of `--position-embedding-type`. `rope` and `rotary` mean the same.
@@ -34,6 +36,8 @@ def with_model_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
             values.setdefault("kv_channels", hidden // heads)
     if values.get("seq_length"):
         values.setdefault("max_position_embeddings", values["seq_length"])
+    if stages := listed_stages(values):
+        values.setdefault("pp_partition_method", stages)
     if values.get("swiglu"):
         values.setdefault("glu_activation", "swiglu")
     if values.get("group_query_attention"):

@@ -8,12 +8,15 @@ from typing import Any
 
 from trainer.recipe.data_options import SPLITS, weight, weighted_file_key, weighted_key
 from trainer.recipe.layout import (
+    BY_BLOCK,
     BY_BLOCK_AND_EMBEDDING,
     EmptyStage,
     UnevenStages,
     check_stages,
     layout_if_any,
+    listed_stages,
     sequence_errors,
+    stage_sizes,
 )
 from trainer.recipe.lengths import EVALUATE_ONLY
 from trainer.recipe.model_options import indivisible_padding, model_errors, option_name, recomputation_errors
@@ -22,6 +25,7 @@ from trainer.recipe.schedule import BatchRamp, SkippedIterations, shown_iteratio
 from trainer.recipe.schedule_rules import schedule_errors
 from trainer.recipe.spike_guard import ROLLBACK, SKIP, SpikeDrill
 
+_ENDS = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "micro_batch_size", "lr")
 #: Options that exclude each other, with the correction.
 _EXCLUSIVE = (
@@ -92,10 +96,17 @@ def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[s
     if layers is not None:
         method = options["pp_partition_method"]
         what = f"--num-layers {layers}" + (" + 2 embeddings" if method == BY_BLOCK_AND_EMBEDDING else "")
+        sizes = stage_sizes(method)
+        if sizes is None and method not in (BY_BLOCK, BY_BLOCK_AND_EMBEDDING):
+            return [*errors, f"--pp-partition-method {method}: give {BY_BLOCK}, {BY_BLOCK_AND_EMBEDDING}, or 3,4,4,3"]
+        ends = [key for key in _ENDS if options[key] is not None]
+        if ends and method != listed_stages(options):
+            errors.append(f"{option_name(ends[0])} {options[ends[0]]}: {what} on {pipeline} stages are {method}")
         try:
             check_stages(layers, pipeline, method)
-        except UnevenStages:
-            errors.append(f"{what} is not divisible by --pipeline-model-parallel-size {pipeline}")
+        except UnevenStages as uneven:
+            wrong = f"is not divisible by --pipeline-model-parallel-size {pipeline}"
+            errors.append(f"{what} {wrong}" if sizes is None else f"{what}: {uneven}")
         except EmptyStage:
             errors.append(f"{what} leave one of {pipeline} pipeline stages without a block")
     if world_size is not None and layout_if_any(options, world_size) is None:

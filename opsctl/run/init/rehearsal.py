@@ -16,7 +16,7 @@ from opsctl.core.errors import RunFileError
 from opsctl.run.config.schema import ExpectTable, RunFile
 from opsctl.run.config.toml_file import toml_value
 from opsctl.slurm.durations import format_duration, parse_duration_s
-from trainer.recipe.layout import BY_BLOCK_AND_EMBEDDING
+from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING
 
 NODES = 2
 #: Iterations that a rehearsal trains, and after how many it saves and evaluates: so that it does each twice.
@@ -130,6 +130,11 @@ def _sizes(trainer: Mapping[str, Any], ranks: int, run_file: str) -> dict[str, A
         changed["num_query_groups"] = _groups(few, tensor, groups * few // heads)
     if "ffn_hidden_size" in trainer:
         changed["ffn_hidden_size"] = max(tensor, trainer["ffn_hidden_size"] * small // hidden // tensor * tensor)
+    if "," in trainer.get("pp_partition_method", ""):
+        changed["pp_partition_method"] = BY_BLOCK
+    for end in ("first", "last"):
+        if (key := f"decoder_{end}_pipeline_num_layers") in trainer:
+            changed[key] = 2
     units = {"samples": batch, "iters": 1, "tokens": batch * trainer.get("seq_length", 1)}
     for unit, each in units.items():
         if f"train_{unit}" in trainer:

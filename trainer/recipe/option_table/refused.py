@@ -13,11 +13,17 @@ _OTHER_MODEL = "it is of a model that is no GPT: leave the option out"
 _OTHER_LOSS = "the loss is the mean over all tokens, without --eod-mask-loss: leave the option out"
 _OFFLOAD = "states stay on the device and are sharded over DP: leave the option out"
 _ENGINES_OWN = "DeepSpeed's pipeline engine does this in its own way: leave the option out"
+_NO_INTERLEAVING = "DeepSpeed's pipeline has no interleaved stages: leave the option out"
+_NO_EXPERTS = "every block has one MLP, as no router or all-to-all between experts exists: leave the option out"
 REFUSED: dict[str, str] = {
     "--batch-size": "Megatron has removed it: give --global-batch-size, or --micro-batch-size for that of one replica",
     "--warmup": "Megatron has removed it: give --lr-warmup-samples or --lr-warmup-fraction",
     "--model-parallel-size": "Megatron has removed it: give --tensor-model-parallel-size",
-    "--num-layers-per-virtual-pipeline-stage": "DeepSpeed's pipeline has no interleaved stages: leave the option out",
+    "--num-layers-per-virtual-pipeline-stage": _NO_INTERLEAVING,
+    "--num-virtual-stages-per-pipeline-rank": _NO_INTERLEAVING,
+    **dict.fromkeys(("--num-experts", "--expert-model-parallel-size", "--moe-router-topk"), _NO_EXPERTS),
+    "--context-parallel-size": "one rank attends to a whole sequence: give --sequence-parallel and --recompute",
+    **dict.fromkeys(("--fp8-format", "--fp8"), "products are in bf16, fp16 or fp32: give --bf16"),
     "--recompute-activations": "give --recompute attention",
     "--recompute-granularity": "give --recompute attention for selective, --recompute block for full",
     "--recompute-method": "give --recompute block with --checkpoint-num-layers",
