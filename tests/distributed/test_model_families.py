@@ -23,7 +23,7 @@ LENGTH, SAMPLES = 32, 4
 RANKS_IMPORT = [
     "safetensors.torch",
     "transformers.models.auto.modeling_auto",
-    *(f"transformers.models.{one}.modeling_{one}" for one in ("llama", "mistral", "qwen3")),
+    *(f"transformers.models.{one}.modeling_{one}" for one in ("gemma", "llama", "mistral", "qwen3")),
 ]
 BASE: dict[str, Any] = {
     "vocab_size": 64,
@@ -44,6 +44,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, wide heads": ("LlamaConfig", {"head_dim": 16}),
     "z-loss": ("LlamaConfig", {}),
     "one group, norms": ("Qwen3Config", {"head_dim": 12, "num_key_value_heads": 1}),
+    "gemma": ("GemmaConfig", {"head_dim": 12, "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": 8}),
     "documents": ("LlamaConfig", {}),
     "llama 3": (
@@ -183,7 +184,12 @@ def test_losses_gradients_and_exports_are_transformers_in_every_layout(pool: Poo
     options |= {"data_path": [corpus], "load": str(tmp_path / "imported")}
     results = []
     for tensor, pipeline in LAYOUTS:
-        own = {**options, **layout(tensor, pipeline), **STAGES.get((tensor, pipeline), {}), "save": str(tmp_path / f"TP{tensor}-PP{pipeline}")}
+        own = {
+            **options,
+            **layout(tensor, pipeline),
+            **STAGES.get((tensor, pipeline), {}),
+            "save": str(tmp_path / f"TP{tensor}-PP{pipeline}"),
+        }
         seen = pool.run(tensor * pipeline, run_training, own)
         assert [one.status for one in seen] == [0] * len(seen), [one.errors for one in seen]
         results.append((f"TP{tensor}-PP{pipeline}", seen[-1].losses[0]))

@@ -232,6 +232,7 @@ class HeadNorm(Norm):
         """x_bnsd, this rank's heads -> the same shape and dtype. Backward is collective."""
         weight = copy_to_tensor_ranks(self.weight, self.parallel).to(x_bnsd.dtype)
         bias = None if self.bias is None else copy_to_tensor_ranks(self.bias, self.parallel).to(x_bnsd.dtype)
+        weight = weight + self.added if self.added else weight
         return self.normalized(x_bnsd, weight, bias)
 
 

@@ -55,6 +55,8 @@ class Embedding(nn.Module):
     def forward(self, tokens_bs: Tensor) -> Tensor:
         """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self.word_embeddings(tokens_bs)
+        if self.shape.embedding_scale != 1:
+            x_bsh = x_bsh * self.shape.embedding_scale
         if self.shape.positions:
             positions_bs = positions_in_documents(self.clock.starts_bs) if self.shape.resets_positions else None
             x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1], positions_bs)

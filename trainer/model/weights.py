@@ -40,7 +40,7 @@ class Norm(nn.Module):
 
     def __init__(self, shape: ModelShape, weights: LayerWeights, name: str) -> None:
         super().__init__()
-        self.rms, self.epsilon = shape.rms_norm, shape.layernorm_epsilon
+        self.rms, self.epsilon, self.added = shape.rms_norm, shape.layernorm_epsilon, float(shape.norms_about_zero)
         self.parallel = weights.parallel
         self.weight, self.bias = weights.pair(name)
 
@@ -57,7 +57,8 @@ class Norm(nn.Module):
     def _shared(self) -> tuple[Tensor, Tensor | None]:
         """Weight and bias, whose gradients are summed where ranks have slices."""
         bias = None if self.bias is None else gradient_of_all_slices(self.bias, self.parallel)
-        return gradient_of_all_slices(self.weight, self.parallel), bias
+        weight = gradient_of_all_slices(self.weight, self.parallel)
+        return weight + self.added if self.added else weight, bias
 
     def normalized(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Normalise x, times `weight`, plus `bias`."""

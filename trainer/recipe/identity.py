@@ -39,6 +39,8 @@ TRAINING: tuple[Fact, ...] = (
     Fact("window_size", "--window-size", "The weights were trained for the other."),
     Fact("reset_attention_mask", "--reset-attention-mask", "It decides what a token attends to."),
     Fact("reset_position_ids", "--reset-position-ids", "It decides the positions of tokens."),
+    Fact("apply_layernorm_1p", "--apply-layernorm-1p", "The weights were trained for the other."),
+    Fact("embedding_scale", "--embedding-scale", "The weights were trained for the other."),
     Fact("eod_mask_loss", "--eod-mask-loss", "It decides which tokens the loss is of."),
     Fact(
         "train_data",
@@ -53,8 +55,8 @@ TRAINING: tuple[Fact, ...] = (
     ),
 )
 
-#: Facts about attention, also in the checkpoint of an imported model.
-OF_ATTENTION = ("rotary_base", "rotary_percent", "rotary_scaling", "window_size")
+#: Later facts that are also in the checkpoint of an imported model.
+OF_MODEL = ("rotary_base", "rotary_percent", "rotary_scaling", "window_size", "apply_layernorm_1p", "embedding_scale")
 
 #: Settings that may change. A change is printed and recorded. By option, in the order of the messages.
 SETTINGS: tuple[str, ...] = (
@@ -130,6 +132,7 @@ def training_facts(options: Mapping[str, Any]) -> dict[str, Any]:
         },
         "window_size": options["window_size"] or "none",
         **{name: options[name] for name in ("reset_attention_mask", "reset_position_ids")},
+        **{name: options[name] for name in ("apply_layernorm_1p", "embedding_scale")},
     }
 
 

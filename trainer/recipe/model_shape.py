@@ -51,6 +51,8 @@ class ModelShape:
     gate: str | None = None  # of the MLP: one of GATES; None: a plain one with GeLU
     key_value_heads: int | None = None  # fewer than heads, which share them; None: one per head
     query_key_norm: bool = False  # a norm of each head's query and key
+    norms_about_zero: bool = False  # weights of norms are stored less 1
+    embedding_scale: float = 1.0  # of the word embedding on its way in
     window: int | None = None  # keys that a token attends to, its own included; None: all up to its own
     splits_documents: bool = False  # a token attends to its own document alone
     resets_positions: bool = False  # in each document
@@ -89,6 +91,8 @@ class ModelShape:
             gate=options["glu_activation"],
             key_value_heads=None if groups == heads else groups,
             query_key_norm=options["qk_layernorm"],
+            norms_about_zero=options["apply_layernorm_1p"],
+            embedding_scale=options["embedding_scale"],
             window=window_of(options),
             splits_documents=options["reset_attention_mask"],
             resets_positions=options["reset_position_ids"],

@@ -156,5 +156,6 @@ def _layernorm(
     shape: ModelShape, layer: int, prefix: str, within: str = "", size: int | None = None
 ) -> Iterator[Parameter]:
     """Yield those of a LayerNorm over the hidden size or another, or of an RMSNorm, which has no bias."""
-    for name, mean in (("weight", 1.0), ("bias", 0.0))[: 1 if shape.rms_norm else 2]:
+    of_weight = 0.0 if shape.norms_about_zero else 1.0
+    for name, mean in (("weight", of_weight), ("bias", 0.0))[: 1 if shape.rms_norm else 2]:
         yield Parameter(layer, prefix + name, within + prefix + name, (size or shape.hidden,), False, initial_mean=mean)

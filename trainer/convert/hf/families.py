@@ -5,6 +5,7 @@ A family is a table from our parameters to theirs, a table of configuration valu
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,6 +154,8 @@ def _properties(shape: ModelShape) -> dict[str, Any]:
         "num_query_groups": shape.groups,
         "kv_channels": shape.head_size,
         "window_size": shape.window,
+        "apply_layernorm_1p": shape.norms_about_zero,
+        "embedding_scale": shape.embedding_scale,
         # Llama's biases are in all four products of attention, or in none.
         "add_qkv_bias": shape.qkv_biases and not shape.linear_biases,
         "qk_layernorm": shape.query_key_norm,
@@ -169,6 +172,8 @@ def _plain_needs(shape: ModelShape) -> dict[str, Any]:
         "num_query_groups": shape.heads,
         "kv_channels": shape.hidden // shape.heads,
         "window_size": None,
+        "apply_layernorm_1p": False,
+        "embedding_scale": 1.0,
         "qk_layernorm": False,
         "untie_embeddings_and_output_weights": False,
     }
@@ -332,6 +337,8 @@ LLAMA = Family(
         "add_qkv_bias": False,
         "qk_layernorm": False,
         "window_size": None,
+        "apply_layernorm_1p": False,
+        "embedding_scale": 1.0,
     },
     more=lambda shape, sequence_length: _llama_config(shape, sequence_length),
     options=lambda config: _llama_options(config),
@@ -467,7 +474,35 @@ def _mistral_options(config: Config) -> dict[str, Any]:
     return {**_llama_options(config), **({"window_size": f"{window - 1},0"} if window else {})}
 
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA, QWEN3, MISTRAL)}
+#: Llama with norms about 0 and a word embedding that is scaled on its way in; Gemma 2 and 3 have more.
+GEMMA = replace(
+    LLAMA,
+    name="gemma",
+    architecture="GemmaForCausalLM",
+    needs=lambda shape: {
+        **LLAMA.needs(shape),
+        "apply_layernorm_1p": True,
+        "embedding_scale": math.sqrt(shape.hidden),
+        "disable_bias_linear": True,
+        "untie_embeddings_and_output_weights": False,
+    },
+    options=lambda config: _gemma_options(config),
+)
+
+
+def _gemma_options(config: Config) -> dict[str, Any]:
+    for key, allowed in (("attention_bias", False), ("tie_word_embeddings", True)):
+        config.one_of(key, allowed, default=allowed)
+    config.one_of("use_bidirectional_attention", None, False)
+    gates = [config.values.get(key) for key in ("hidden_activation", "hidden_act")]
+    # Its first files name the exact GeLU, and transformers computes the tanh form all the same.
+    gate = "gelu_pytorch_tanh" if gates[0] is None and gates[1] in (None, "gelu") else gates[0] or gates[1]
+    llama = Config({"tie_word_embeddings": True, **config.values, "hidden_act": gate})
+    scale = math.sqrt(config.number("hidden_size"))
+    return {**_llama_options(llama, head_size=256), "apply_layernorm_1p": True, "embedding_scale": scale}
+
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (BLOOM, GPT2, LLAMA, QWEN3, MISTRAL, GEMMA)}
 
 
 def family_of(shape: ModelShape, names: Collection[str]) -> Family:

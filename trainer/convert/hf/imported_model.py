@@ -30,7 +30,7 @@ from trainer.formats.checkpoint.partitions import Cut, saved_parameters
 from trainer.formats.checkpoint.starting import IMPORTED, NO_OPTIMIZER
 from trainer.formats.data.vocabulary_files import tokenizer_identity
 from trainer.formats.errors import CheckpointError
-from trainer.recipe.identity import OF_ATTENTION, training_facts
+from trainer.recipe.identity import OF_MODEL, training_facts
 from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.option_rules import combination_errors
@@ -235,7 +235,7 @@ def write_checkpoint(model: ImportedModel, source: Path, root: Path) -> Manifest
 def _identity(model: ImportedModel) -> dict[str, Any]:
     """Return the facts that a training from this model must share, because the weights were trained for them."""
     facts = training_facts(model.options)
-    names = ("gelu", "layernorm_epsilon", "apply_residual_connection_post_layernorm", *OF_ATTENTION)
+    names = ("gelu", "layernorm_epsilon", "apply_residual_connection_post_layernorm", *OF_MODEL)
     tokenizer = tokenizer_identity(model.options)
     return {**{name: facts[name] for name in names if name in facts}, **({"tokenizer": tokenizer} if tokenizer else {})}
 

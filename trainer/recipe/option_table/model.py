@@ -56,6 +56,8 @@ NETWORK: tuple[Option, ...] = group(
     ),
     number("--layernorm-epsilon", "Added to the variance in every LayerNorm and RMSNorm.", default=1e-05, at_least=0),
     number("--norm-epsilon", "The same as --layernorm-epsilon.", at_least=0),
+    flag("--apply-layernorm-1p", "Weights of norms are stored less 1."),
+    number("--embedding-scale", "Factor of the word embedding on its way in.", default=1.0, at_least=0),
     flag("--embed-layernorm", "LayerNorm after the word embedding."),
     flag("--sync-tp-duplicated-parameters", "Average the weights that tensor-parallel ranks share before every step."),
     flag("--apply-residual-connection-post-layernorm", "Take the residual from the LayerNorm's output."),
