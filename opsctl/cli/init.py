@@ -39,7 +39,8 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
     "--from",
     "example",
     metavar="EXAMPLE",
-    help="demo, llama-1B, tr1-13B, tr11-176B-ml, tr11d-760M-ml, setup-test-n2 [default: demo]; with --rehearsal a run.",
+    help="demo, llama-1B, llama-3.1-8B, mistral-7B, qwen3-0.6B, tr1-13B, tr11-176B-ml, tr11d-760M-ml, setup-test-n2 "
+    "[default: demo]; with --rehearsal a run.",
 )
 @click.option(
     "--rehearsal", is_flag=True, help="Make a small copy of the run of --from, for two nodes, to try a change."

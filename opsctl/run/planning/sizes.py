@@ -101,14 +101,18 @@ def init_std_section(hidden: int, given: float | None = None) -> Section:
 def _positions(shape: ModelShape) -> str:
     if shape.positions:
         return f"{shape.positions:,} learned positions"
-    return "rotary positions" if shape.rotary_size else "no learned positions"
+    scaled = f", {shape.rotary_scaling}" if shape.rotary_scaling else ""
+    return f"rotary positions{scaled}" if shape.rotary_size else "no learned positions"
 
 
 def _heads(shape: ModelShape) -> str:
     """Describe the heads and MLP, without defaults of a plain model."""
     shared = f", {shape.groups} of keys and values" if shape.groups < shape.heads else ""
     width = f" of {shape.head_size}" if shape.kv_channels else ""
-    return f"{shape.heads} heads{width}{shared}" + (f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else "")
+    window = f", a window of {shape.window:,}" if shape.window else ""
+    return f"{shape.heads} heads{width}{shared}{window}" + (
+        f", {shape.gate} of {shape.ffn_hidden:,}" if shape.gate else ""
+    )
 
 
 #: With more ranks, no lists of ranks are printed.

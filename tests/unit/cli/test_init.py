@@ -17,7 +17,10 @@ from opsctl.run.config.load import load_run_file
 from opsctl.run.config.locate import locate_run_file
 from tests.tiny_run import write_run
 
-EXAMPLES = ("demo", "llama-1B", "setup-test-n2", "tr1-13B", "tr11-176B-ml", "tr11d-760M-ml")
+EXAMPLES = (
+    *("demo", "llama-1B", "llama-3.1-8B", "mistral-7B", "qwen3-0.6B"),
+    *("setup-test-n2", "tr1-13B", "tr11-176B-ml", "tr11d-760M-ml"),
+)
 
 
 @pytest.fixture(autouse=True)

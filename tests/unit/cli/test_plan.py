@@ -117,6 +117,23 @@ class TestFromTheShippedRuns:
         for fact in ("22 layers", "hidden size 2,048", "32 heads", "swiglu", "5,632", "rotary", "65,536,000"):
             assert fact in screen
 
+    @pytest.mark.parametrize(
+        ("name", "parameters", "facts"),
+        [
+            # As transformers counts those of the published models.
+            ("qwen3-0.6B", 596_049_920, ("16 heads of 128", "8 of keys and values")),
+            ("mistral-7B", 7_241_732_096, ("32 heads", "window of 4,096")),
+            ("llama-3.1-8B", 8_030_261_248, ("rotary positions", "llama3 by 8 from 8192")),
+        ],
+    )
+    def test_models_of_todays_kinds(self, name: str, parameters: int, facts: tuple[str, ...]) -> None:
+        answer = shipped(name)
+        assert [one.partition(":")[0] for one in answer["problems"]] == ["[data] data_path"]
+        assert answer["model"]["params"] == parameters
+        screen = " ".join(plan(str(example(name))).stdout.split())
+        for fact in facts:
+            assert fact in screen
+
     def test_tr11_as_first_planned_ramps_from_16(self, tmp_path: Path) -> None:
         text = example("tr11-176B-ml").read_text().replace("[192, 16, 9_765_625]", "[16, 16, 9_765_625]")
         (tmp_path / "run.toml").write_text(text)

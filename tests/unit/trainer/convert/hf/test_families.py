@@ -41,6 +41,8 @@ def names(one: ModelShape) -> list[str]:
         (LLAMA, "llama"),
         ({**LLAMA, "num_query_groups": 1, "untie_embeddings_and_output_weights": True, "rotary_base": 5e5}, "llama"),
         ({**LLAMA, "qk_layernorm": True, "kv_channels": 12}, "qwen3"),
+        ({**LLAMA, "window_size": "3,0"}, "mistral"),
+        ({**LLAMA, "glu_activation": "geglu", "apply_layernorm_1p": True, "embedding_scale": 4.0}, "gemma"),
         ({**LLAMA, "glu_activation": "liglu", "disable_bias_linear": False, "layernorm_epsilon": 1e-3}, "llama"),
     ],
 )
@@ -134,13 +136,17 @@ def test_a_parameter_that_a_family_has_no_place_for_is_named() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_place_of_a_family_is_used_by_its_models_and_by_one_parameter_each(family: str) -> None:
     whole = {**LLAMA, "disable_bias_linear": False, "untie_embeddings_and_output_weights": True}
-    qwen3 = {**whole, "disable_bias_linear": True, "qk_layernorm": True}
-    one = shape(**{"bloom": BLOOM, "gpt2": {}, "llama": whole, "qwen3": qwen3}[family])
+    plain = {**whole, "disable_bias_linear": True}
+    gemma = {**LLAMA, "apply_layernorm_1p": True, "embedding_scale": 4.0}
+    of_family = {"bloom": BLOOM, "gpt2": {}, "llama": whole, "mistral": {**plain, "window_size": "3,0"}}
+    of_family |= {"qwen3": {**plain, "qk_layernorm": True}, "gemma": gemma}
+    one = shape(**of_family[family])
     places = [place for name in names(one) if (place := FAMILIES[family].place_of(name))]
     assert len(places) == len(names(one))
     found = [name for place in places for name in place.names]
     assert len({*found}) == len(found)
     layers = {name.rpartition(".")[0] for name in found if ".1." not in name}
+    layers |= {"lm_head"} if family == "gemma" else set()  # it is tied
     assert layers == {name.format(0) for place in FAMILIES[family].places.values() for name in place.names}
 
 
