@@ -233,9 +233,9 @@ def engine_item(
     if end_of_document is not None and masks_loss:
         mask_bs[tokens_bs == end_of_document] = 0
     inputs = [tokens_bs]
-    if with_starts:
+    if with_starts and end_of_document is not None:
         next_s = torch.arange(1, tokens_bs.shape[1] + 1, device=tokens_bs.device)
-        after_bs = torch.where(tokens_bs == end_of_document, next_s, 0).cummax(dim=1).values
+        after_bs = torch.where(tokens_bs.eq(end_of_document), next_s, 0).cummax(dim=1).values
         inputs.append(nn.functional.pad(after_bs[:, :-1], (1, 0)))
     if first_sample is not None:
         inputs.append(torch.tensor([first_sample]))
