@@ -65,10 +65,16 @@ OTHERS: dict[str, dict[str, Any]] = {
     "eod_mask_loss": {"eod_mask_loss": True},
     "rotary_base": {"rotary_base": 500_000.0},
     "rotary_percent": {"rotary_percent": 0.5},
+    "rotary_scaling": {"use_rope_scaling": True},
+    "window_size": {"window_size": "3,0"},
+    "reset_attention_mask": {"reset_attention_mask": True},
+    "reset_position_ids": {"reset_position_ids": True},
+    "apply_layernorm_1p": {"apply_layernorm_1p": True},
+    "embedding_scale": {"embedding_scale": 4.0},
 }
 #: What a training is that has the fact at all, where not every one has.
 OWNERS: dict[str, dict[str, Any]] = {
-    name: {"position_embedding_type": "rope"} for name in ("rotary_base", "rotary_percent")
+    name: {"position_embedding_type": "rope"} for name in ("rotary_base", "rotary_percent", "rotary_scaling")
 }
 OTHER_DATA: dict[str, dict[str, Any]] = {
     "train_data": {"train_data": [{**SOURCE, "xxh64": "0" * 16}]},
@@ -114,6 +120,7 @@ OTHER_SETTINGS: dict[str, tuple[dict[str, Any], Any]] = {
     "loss_scale_window": ({"fp16": True}, 500),
     "hysteresis": ({"fp16": True}, 3),
     "accumulate_allreduce_grads_in_fp32": ({"fp16": True}, True),
+    "z_loss_coeff": ({}, 1e-4),
     "attention_dropout": ({}, 0.0),
     "hidden_dropout": ({}, 0.0),
     "sync_tp_duplicated_parameters": ({}, True),
