@@ -307,7 +307,8 @@ def failures(cluster: RunningCluster, folder: Path, asked: argparse.Namespace) -
             if time.monotonic() > deadline:
                 break
         training.paths.kill_switch.touch()
-        until(lambda: not cluster.run("squeue", "-h").stdout.strip(), "end of the disturbed training")
+        until(lambda: training.recorded()[-1].get("reason"), "end of the disturbed training")
+        cluster.cancel_everything()
         end, attempts = published(training), training.recorded()
         for name, count in sorted(seen.items()):
             print(f"{name:32} {count:3} times, {slowest[name]:5.1f} s at most")
