@@ -34,6 +34,8 @@ import psutil
 from opsctl.local.cluster import lifecycle
 from opsctl.local.cluster.installation import find_installation
 from opsctl.local.cluster.spec import plain
+from opsctl.run.attempts import events as attempts_file
+from opsctl.run.attempts.events import Attempt
 from tests.cluster.commands import Opsctl
 from tests.cluster.conftest import RunningCluster
 from tests.cluster.trainings import Training
@@ -82,13 +84,13 @@ class Scene:
     random: random.Random
 
     @property
-    def attempt(self) -> dict[str, Any]:
-        """Return the record of the last attempt."""
-        return self.training.recorded()[-1]
+    def attempt(self) -> Attempt:
+        """Return the last attempt. A full disk may have cut lines of the record."""
+        return attempts_file.read(self.training.paths)[-1]
 
     def a_rank(self) -> int:
         """Return the process of a random rank of the last attempt."""
-        return int(self.training.rank(self.attempt["job_id"], self.random.randrange(2))["pid"])
+        return int(self.training.rank(self.attempt.job_id, self.random.randrange(2))["pid"])
 
     def a_while(self, most_s: float) -> None:
         """Wait for a random time."""
@@ -136,7 +138,7 @@ def hang(scene: Scene) -> None:
 def stopped(scene: Scene) -> None:
     """Stop a process for a few seconds: a rank, its launcher, Slurm's process above it, a slurmd or the job's."""
     rank = psutil.Process(scene.a_rank())
-    daemon = scene.training.opsctl.cluster.pid(f"slurmd-{scene.random.choice(scene.attempt['nodes'])}")
+    daemon = scene.training.opsctl.cluster.pid(f"slurmd-{scene.random.choice(scene.attempt.nodes)}")
     one = scene.random.choice([rank, *rank.parents()[:2], *([psutil.Process(daemon)] if daemon else [])])
     send(one.pid, signal.SIGSTOP)
     try:
@@ -155,7 +157,7 @@ def controller_down(scene: Scene) -> None:
 
 def node_lost(scene: Scene) -> None:
     """Kill a node of the job, and have Slurm notice at once."""
-    cluster, node = scene.training.opsctl.cluster, scene.random.choice(scene.attempt["nodes"])
+    cluster, node = scene.training.opsctl.cluster, scene.random.choice(scene.attempt.nodes)
     cluster.kill_node(node)
     cluster.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=soak", check=False)
 
@@ -209,7 +211,7 @@ def a_cluster(folder: Path) -> Iterator[RunningCluster]:
 
 @contextlib.contextmanager
 def a_disk(folder: Path, mib: int) -> Iterator[None]:
-    """Mount a small file system of its own at `folder`."""
+    """Mount a small file system at `folder`."""
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=755", "soak", folder], check=True, timeout=60)
     try:
@@ -218,11 +220,11 @@ def a_disk(folder: Path, mib: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=True, timeout=60)
 
 
-def written(cluster: RunningCluster, folder: Path) -> Training:
+def written(cluster: RunningCluster, folder: Path, save_interval: int = 20) -> Training:
     """Write a run on two nodes and a spare one."""
     folder.mkdir(parents=True, exist_ok=True)
     training = Training(Opsctl(cluster, folder))
-    training.write(restarts=1000, train_samples=8_000_000, time="2:00:00", save_interval="20")
+    training.write(restarts=1000, train_samples=8_000_000, time="2:00:00", save_interval=str(save_interval))
     path = folder / "run.toml"
     text = path.read_text().replace("[slurm]\n", '[slurm]\nspare = 1\nprobe = "off"\n')
     path.write_text(f'{text}\n[watch]\nsilent_most = "0:10"\n\n[retention]\nlast = 3\n')
@@ -284,42 +286,41 @@ def failures(cluster: RunningCluster, folder: Path, asked: argparse.Namespace) -
     seen: Counter[str] = Counter()
     slowest: dict[str, float] = {}
     submits = 0
-    with a_disk(training.paths.output, _DISK_MIB):
-        training.submit("1-500")
-        for number in range(asked.count):
-            goal = log.highest() + scene.random.randint(1, 45)
-            until(lambda: log.highest() >= goal, f"iteration {goal} before failure {number + 1}")  # noqa: B023
-            newest = published(training)
-            chosen = [scene.random.choice(FAILURES), *([rank_killed] if scene.random.random() < 0.2 else [])]
-            name = ", ".join(one.__name__ for one in chosen)
-            print(f"failure {number + 1}: {name} at iteration {log.highest()}", flush=True)
-            for one in chosen:
-                one(scene)
-            before = log.highest()
-            until(lambda: log.highest() > before + 5 or is_stuck(scene), f"end of {name}", asked.longest)  # noqa: B023
-            submits += repair(scene)
-            took_s = until(lambda: log.highest() > before + 5, f"iteration after {name}", asked.longest)  # noqa: B023
-            assert published(training) >= newest, f"latest went back after {name}"
-            check(training, log)
-            seen[name] += 1
-            slowest[name] = max(slowest.get(name, 0.0), took_s)
-            training.opsctl.ok("checkpoints", "prune", "--yes", "-q")
-            if time.monotonic() > deadline:
-                break
-        training.paths.kill_switch.touch()
-        until(lambda: training.recorded()[-1].get("reason"), "end of the disturbed training")
-        cluster.cancel_everything()
-        end, attempts = published(training), training.recorded()
-        for name, count in sorted(seen.items()):
-            print(f"{name:32} {count:3} times, {slowest[name]:5.1f} s at most")
-        print(f"{sum(seen.values())} failures, {len(attempts)} attempts, {submits} submissions by hand")
-        print(f"{log.trained} iterations trained, {end} published; now without failures")
-        without = written(cluster, folder / "without")
-        without.submit("1-1", "--", "--exit-samples", str(8 * end))
-        until(lambda: not cluster.run("squeue", "-h").stdout.strip(), "end of the undisturbed training", 3600)
-        names = [one.paths.checkpoints / f"global_step{end}" for one in (training, without)]
-        assert published(without) == end
-        compare(*map(tensors, names))
+    training.submit("1-500")
+    for number in range(asked.count):
+        goal = log.highest() + scene.random.randint(1, 45)
+        until(lambda: log.highest() >= goal, f"iteration {goal} before failure {number + 1}")  # noqa: B023
+        newest = published(training)
+        chosen = [scene.random.choice(FAILURES), *([rank_killed] if scene.random.random() < 0.2 else [])]
+        name = ", ".join(one.__name__ for one in chosen)
+        print(f"failure {number + 1}: {name} at iteration {log.highest()}", flush=True)
+        for one in chosen:
+            one(scene)
+        before = log.highest()
+        until(lambda: log.highest() > before + 5 or is_stuck(scene), f"end of {name}", asked.longest)  # noqa: B023
+        submits += repair(scene)
+        took_s = until(lambda: log.highest() > before + 5, f"iteration after {name}", asked.longest)  # noqa: B023
+        assert published(training) >= newest, f"latest went back after {name}"
+        check(training, log)
+        seen[name] += 1
+        slowest[name] = max(slowest.get(name, 0.0), took_s)
+        training.opsctl.ok("checkpoints", "prune", "--yes", "-q")
+        if time.monotonic() > deadline:
+            break
+    training.paths.kill_switch.touch()
+    until(lambda: not scene.attempt.is_open, "end of the disturbed training")
+    cluster.cancel_everything()
+    end, attempts = published(training), attempts_file.read(training.paths)
+    for name, count in sorted(seen.items()):
+        print(f"{name:32} {count:3} times, {slowest[name]:5.1f} s at most")
+    print(f"{sum(seen.values())} failures, {len(attempts)} attempts, {submits} submissions by hand")
+    print(f"{log.trained} iterations trained, {end} published; now without failures")
+    without = written(cluster, folder / "without", save_interval=1000)
+    without.submit("1-1", "--", "--exit-samples", str(8 * end))
+    until(lambda: not cluster.run("squeue", "-h").stdout.strip(), "end of the undisturbed training", 3600)
+    names = [one.paths.checkpoints / f"global_step{end}" for one in (training, without)]
+    assert published(without) == end
+    compare(*map(tensors, names))
 
 
 def is_stuck(scene: Scene) -> bool:
@@ -368,12 +369,15 @@ def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--longest", type=float, default=120, help="seconds")
     asked = parser.parse_args(words)
-    with tempfile.TemporaryDirectory(prefix="ocs", dir="/tmp") as name, a_cluster(Path(name) / "c") as cluster:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleaned up
+    act = {"restarts": restarts, "failures": failures}[asked.what]
+    with tempfile.TemporaryDirectory(prefix="ocs", dir="/tmp") as name, a_disk(runs := Path(name) / "runs", _DISK_MIB):
         try:
-            {"restarts": restarts, "failures": failures}[asked.what](cluster, Path(name) / "runs", asked)
+            with a_cluster(Path(name) / "c") as cluster:
+                act(cluster, runs, asked)
         except BaseException:
             kept = tempfile.mkdtemp(prefix="soak-", dir="/tmp")
-            subprocess.run(["cp", "-a", Path(name) / "runs", kept], check=False, timeout=600)
+            subprocess.run(["cp", "-a", runs, kept], check=False, timeout=600)
             print(f"the runs are kept in {kept}", flush=True)
             raise
 
