@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from opsctl.run.config.locate import locate_run_file
 from opsctl.run.config.schema import CarbonTable, ExpectTable
 from opsctl.run.logs.measurements import measured
 from opsctl.run.planning.costs import carbon_section, with_measured
+from opsctl.run.planning.fewer_nodes import fewer_nodes_problem
 from opsctl.run.planning.from_inputs import plan_inputs
 from opsctl.run.planning.from_run import run_sections
 from opsctl.run.planning.plan import Inputs, NumbersPlan, PlannedRun, PlannedTime, RunPlan
@@ -150,6 +152,9 @@ def _plan_run(chosen: str | None, nodes: int | None, as_json: bool) -> None:
     loaded = load_run_file(locate_run_file(chosen))
     expect = _expected_or_measured(loaded)
     findings = find_problems(loaded, nodes, expect=expect)
+    if (planned := findings.run) is not None:
+        more = fewer_nodes_problem(planned.file, planned.arguments, planned.options)
+        findings = replace(findings, problems=(*findings.problems, *filter(None, [more])))
     sections = run_sections(loaded, findings, expect)
     sections += _carbon(loaded.file.carbon, sections)
     sections += evaluation_sections(loaded.file.evaluation, findings.options)

@@ -212,3 +212,79 @@ def test_a_restart_uses_the_launchers_on_standby_and_ranks_that_outlive_their_sr
     training.paths.kill_switch.touch()
     wait_until(lambda: training.recorded()[2].get("reason") == "kill-switch", START_S, "the end of the job")
     wait_until(lambda: not standby.exists(), START_S, "the folder of the launchers on standby to be gone")
+
+
+def write_on_four_nodes(training: Training) -> None:
+    """A run on four nodes of one rank that may continue on fewer: batches of 12 are divisible by 4 and by 3."""
+    training.write(restarts=5, global_batch_size="12")
+    path = training.opsctl.folder / "run.toml"
+    text = path.read_text().replace("nodes = 2\n", "nodes = 4\nmin_nodes = 2\n")
+    path.write_text(text)
+
+
+def lose_a_node(training: Training, chain: int) -> str:
+    """Kill a node of four, wait until three train, and return the lost one."""
+    training.wait_for_iteration(12)
+    first = training.first_attempt()
+    lost = first["nodes"][2]
+    training.opsctl.cluster.kill_node(lost)
+    training.opsctl.cluster.run("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
+    training.wait_for_log("START TIME:", 2)
+    before, last = len(training.iterations()), training.iterations()[-1]
+    training.wait_for_iteration(last + 1, after_lines=before)
+    first, second = training.recorded()
+    assert (first["reason"], first["lost_nodes"]) == ("node-failure", [lost])
+    assert second["job_id"] == first["job_id"] and second["fewer_nodes"] == 3
+    assert {training.rank(second["job_id"], rank)["node"] for rank in range(3)} == {*first["nodes"]} - {lost}
+    assert f"{chain}_1 (restart 1, on 3 nodes)" in training.opsctl.ok("attempts")
+    return lost
+
+
+def as_numbers(losses: dict[int, set[str]]) -> dict[int, list[float]]:
+    return {iteration: sorted(map(float, seen)) for iteration, seen in losses.items()}
+
+
+def test_without_a_spare_a_job_continues_on_three_of_four_nodes_with_the_same_losses(training: Training) -> None:
+    write_on_four_nodes(training)
+    chain = training.submit("1-1")
+    lose_a_node(training, chain)
+    training.paths.kill_switch.touch()
+    training.wait_until_left(chain)
+    repeated = {iteration: seen for iteration, seen in as_numbers(losses(training)).items() if len(seen) > 1}
+    for iteration, (least, most) in repeated.items():
+        assert most == pytest.approx(least, rel=1e-6), iteration
+
+
+@pytest.mark.nightly
+def test_the_next_task_trains_on_four_nodes_again_and_all_losses_are_those_of_an_undisturbed_run(
+    training: Training,
+) -> None:
+    write_on_four_nodes(training)
+    chain = training.submit("1-2")
+    lost = lose_a_node(training, chain)
+    training.opsctl.cluster.start(f"slurmd-{lost}")
+    training.opsctl.cluster.run("scontrol", "update", f"NodeName={lost}", "State=RESUME", check=False)
+    wait_until(lambda: training.opsctl.cluster.node_states()[lost].startswith("idle"), START_S, "the node to be back")
+    training.opsctl.ok("exclude", "remove", lost)
+    training.opsctl.ok("request", "stop", "--why", "four nodes are there again")
+    training.wait_for_log("START TIME:", 3)
+    before, last = len(training.iterations()), training.iterations()[-1]
+    training.wait_for_iteration(last + 10, after_lines=before)
+    third = training.recorded()[2]
+    assert (
+        third["fewer_nodes"] is None and len({training.rank(third["job_id"], rank)["node"] for rank in range(4)}) == 4
+    )
+    training.paths.kill_switch.touch()
+    training.wait_until_left(chain)
+    disturbed = as_numbers(losses(training))
+    end = max(disturbed)
+    assert set(disturbed) == set(range(1, end + 1))
+    with open_folder() as folder:
+        without = Training(Opsctl(training.opsctl.cluster, folder))
+        write_on_four_nodes(without)
+        chain = without.submit("1-1", "--", "--exit-samples", str(12 * end))
+        without.wait_for_iteration(end)
+        without.wait_until_left(chain)
+        expected = as_numbers(losses(without))
+    for iteration, seen in disturbed.items():
+        assert seen == [pytest.approx(expected[iteration][0], rel=1e-6)] * len(seen), iteration

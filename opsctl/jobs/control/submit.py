@@ -20,6 +20,7 @@ from opsctl.run.config.program import program_of
 from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.logs.measurements import measured
 from opsctl.run.planning.costs import with_measured
+from opsctl.run.planning.fewer_nodes import fewer_nodes_problem
 from opsctl.run.state.chains import SUBMIT
 from opsctl.run.state.register import register
 from opsctl.run.state.revisions import contents, is_published, refuse_to_publish
@@ -96,6 +97,7 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
         f"the training would not resume: {resumes}" if resumes else None,
         existing_problem(chain.paths, program) if (program := program_of(chain.file, loaded.folder)) else None,
         unbuilt_kernels(chain),
+        fewer_nodes_problem(chain.file, chain.arguments, chain.options),
     )
     found = [problem for problem in problems if problem]
     if files and found:

@@ -17,7 +17,7 @@ from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
 from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, stop_chain
 from opsctl.jobs.runner.checkpoint_watch import prepared_start
-from opsctl.jobs.runner.good_nodes import keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
+from opsctl.jobs.runner.good_nodes import fewer_nodes, keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
 from opsctl.jobs.runner.host_memory import free_snapshots
 from opsctl.jobs.runner.own_attempt import (
     close,
@@ -121,6 +121,7 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         restarts=task.revision.file.slurm.restarts,
         time_left_s=time_to_train_s(task),
         must_leave="the job was asked to leave" if _is_to_leave(task, signals, handler) else "",
+        fewer=lambda left: found.nodes if (found := fewer_nodes(task, left)) else 0,
     )
     attempts = [one for one in attempts_file.read(task.paths) if one.id != ended.id]
     decision = after_failure(ended, [*attempts, ended], counting_since(task), job)
@@ -130,7 +131,8 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         return None
     if ended.lost_nodes and task.standby is not None:
         task.standby.end()  # Slurm ends their step too, maybe only after the restart has begun on them
-    again = restarted_on(task, decision.nodes)
+    fewer = fewer_nodes(task, decision.train_on) if decision.train_on is not None else None
+    again = restarted_on(task, decision.nodes, fewer)
     task.log.add_line(restart_line(task, again))
     return again
 

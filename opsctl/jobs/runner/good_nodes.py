@@ -18,11 +18,12 @@ from opsctl.diagnosis.probe.report import ProbeReport, Standing, best_first, cho
 from opsctl.diagnosis.probe.run_probe import Setting, probe, record_evidence
 from opsctl.diagnosis.probe.verdict import Expected
 from opsctl.jobs.runner.launch import free_port, launchers_python, master_address
-from opsctl.jobs.runner.task import Task
+from opsctl.jobs.runner.task import Task, understood
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.failure_limit import failed_nodes
 from opsctl.run.config.schema import RunFile
 from opsctl.run.logs.pulse import alert_line
+from opsctl.run.planning.fewer_nodes import SmallerLayout, smaller_layouts
 from opsctl.run.render.shell import ShellRequest, shell_script
 from opsctl.slurm.backends import client_for
 from opsctl.slurm.client import SlurmClient
@@ -121,17 +122,31 @@ def _setting(task: Task) -> Setting:
     )
 
 
-def restarted_on(task: Task, left: tuple[str, ...]) -> Task:
-    """Return the task for the job's next attempt, with the nodes that are `left` of its allocation. Pure.
+def fewer_nodes(task: Task, left: int) -> SmallerLayout | None:
+    """Return the layout on `left` nodes or fewer with which the training can continue; None without one."""
+    if task.revision.damage or isinstance(task.options, OpsctlError):
+        return None
+    arguments = (*task.revision.trainer_arguments, *task.one_off)
+    return next(smaller_layouts(task.revision.file, arguments, task.options, left + 1), None)
 
-    Failed nodes are replaced by the spares that were best in the last probe.
+
+def restarted_on(task: Task, left: tuple[str, ...], fewer: SmallerLayout | None = None) -> Task:
+    """Return the task for the job's next attempt, with the nodes that are `left` of its allocation.
+
+    Failed nodes are replaced by the spares that were best in the last probe. fewer: the layout if too few are left.
     """
-    spare = task.spare - (len(task.allocation.nodes) - len(left))
+    wanted = len(task.nodes) if fewer is None else fewer.nodes
     by_standing = best_first(left, task.probed.nodes if task.probed is not None else ())
-    goes_on = set(sorted(by_standing, key=lambda node: node not in task.nodes)[: len(task.nodes)])
+    goes_on = set(sorted(by_standing, key=lambda node: node not in task.nodes)[:wanted])
     picked = tuple(node for node in left if node in goes_on)
     allocation = replace(task.allocation, nodes=left)
-    return replace(task, allocation=allocation, spare=spare, picked=picked, restart=task.restart + 1)
+    spare = len(left) - wanted
+    again = replace(task, allocation=allocation, spare=spare, picked=picked, restart=task.restart + 1)
+    if fewer is None:
+        return again
+    one_off = (*task.one_off, *fewer.arguments)
+    options = understood(task.revision, one_off, fewer.nodes)
+    return replace(again, one_off=one_off, options=options, fewer_nodes=fewer.nodes)
 
 
 def restart_line(before: Task, after: Task) -> str:
@@ -139,7 +154,8 @@ def restart_line(before: Task, after: Task) -> str:
     gone = ", ".join(sorted({*before.allocation.nodes} - {*after.allocation.nodes}))
     if not gone:
         return f"opsctl: the training starts again in this job, on the same nodes: restart {after.restart}"
-    return alert_line(f"{before.name}: {gone} failed; this job goes on without, spare nodes left: {after.spare}")
+    on = "" if len(after.nodes) == len(before.nodes) else f" on {len(after.nodes)} nodes"
+    return alert_line(f"{before.name}: {gone} failed; this job goes on without{on}, spare nodes left: {after.spare}")
 
 
 def keep_off_bad_nodes(task: Task) -> None:

@@ -49,6 +49,7 @@ def new_attempt(task: Task, number: int, attempt_id: str) -> Attempt:
         kill_switch_inode=folder_inode(task.kill_switch),
         iteration_at_start=checkpoint.iteration if checkpoint else None,
         restart=task.restart,
+        fewer_nodes=task.fewer_nodes,
     )
 
 

@@ -128,6 +128,7 @@ class Task:
     picked: tuple[str, ...] = ()  # the nodes chosen among the allocation's, in its order; empty: its first ones
     standby: Standby | None = None  # launchers for a restart; None: each restart takes new ones
     restart: int = 0  # how many attempts this job has made before
+    fewer_nodes: int | None = None  # so many are trained on because too few are left; None: as many as planned
     probed: ProbeReport | None = None  # the last test of this job's nodes; None: none was made
 
     @property

@@ -45,6 +45,9 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     restart: Annotated[
         int, Meta(description="How many earlier attempts its job made; 0 for the first attempt of a job.")
     ] = 0
+    fewer_nodes: Annotated[
+        int | None, Meta(description="Number of nodes that it trains on, if fewer than the run's; else null.")
+    ] = None
 
 
 class Attempt(Opening, frozen=True, kw_only=True):
@@ -87,8 +90,10 @@ class Attempt(Opening, frozen=True, kw_only=True):
 
     @property
     def job_and_restart(self) -> str:
-        """Return the job id as squeue shows it, and which restart in the job this is, if any."""
-        return f"{self.display_id} (restart {self.restart})" if self.restart else self.display_id
+        """Return the job id as squeue shows it, which restart in the job this is, and on how many nodes if on fewer."""
+        restart = f"restart {self.restart}" if self.restart else ""
+        said = ", ".join(filter(None, (restart, f"on {self.fewer_nodes} nodes" if self.fewer_nodes else "")))
+        return f"{self.display_id} ({said})" if said else self.display_id
 
     @property
     def made_checkpoint(self) -> bool:

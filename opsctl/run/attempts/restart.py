@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -27,6 +27,8 @@ class JobNow:
     restarts: int  # most restarts in one job, except on spare nodes
     time_left_s: float | None = None  # until the training must leave for the time limit; None: no limit is known
     must_leave: str = ""  # why the job has to leave (kill switch, signal, request); else empty
+    #: The largest number of nodes, up to this one, on which another layout keeps the global batch; 0: none may be used.
+    fewer: Callable[[int], int] = lambda _left: 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Decision:
 
     nodes: tuple[str, ...] | None
     why: str = ""  # the job ends; empty where the ending itself says so
+    train_on: int | None = None  # so many of them; None: as many as before
 
 
 def after_failure(ended: Attempt, attempts: Sequence[Attempt], since: datetime, job: JobNow) -> Decision:
@@ -48,13 +51,17 @@ def after_failure(ended: Attempt, attempts: Sequence[Attempt], since: datetime, 
     if job.must_leave:
         return Decision(None, job.must_leave)
     if job.time_left_s is not None and job.time_left_s < LEAST_LEFT_S:
-        left = format_duration(max(0.0, job.time_left_s))
-        return Decision(None, f"{left} are left to train in this job")
+        time_left = format_duration(max(0.0, job.time_left_s))
+        return Decision(None, f"{time_left} are left to train in this job")
     failed = [node for node in job.used if node in failed_nodes(ended)]
+    left = tuple(node for node in job.allocated if node not in failed)
     if len(failed) > job.spare:
+        fewer = job.fewer(len(left))
+        if fewer:
+            return Decision(left, train_on=fewer)
         return Decision(None, f"{', '.join(failed)} failed, and the job has {job.spare or 'no'} spare nodes")
     if failed:
-        return Decision(tuple(node for node in job.allocated if node not in failed))
+        return Decision(left)
     if ended.reason == Ending.NODE_FAILURE:
         return Decision(None, "the lost node is not known")
     why = _why_not_here(ended, attempts, since, job)

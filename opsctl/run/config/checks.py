@@ -177,6 +177,7 @@ def _program_findings(
             "end the save"
         )
     needs_trainer = {
+        "[slurm] min_nodes": loaded.file.slurm.min_nodes > 0,
         "[slurm] probe and spare": loaded.file.slurm.effort != "off",
         "[carbon] measure": loaded.file.carbon.measure,
         "[evaluation]": loaded.file.evaluation is not None,

@@ -54,6 +54,7 @@ class SlurmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exclude: str | None = None
     nice: int | None = None
     spare: int = 0  # further nodes that each job gets, for those that turn out bad
+    min_nodes: int = 0  # without spare nodes, a job continues on so many nodes or more; 0: only on all
     restarts: int = 100  # most restarts in one job after a failure; 0: only on spare nodes
     probe: str | None = None  # how nodes are tested before training, a PROBES; None: quick with spares, else off
     exit_margin: str = "10:00"  # the trainer saves and leaves this long before the time limit

@@ -113,6 +113,7 @@ _RULES = (
     ("run", "output environment group team", _TEXT),
     ("run", "publish", _one_of(PUBLISHERS)),
     ("slurm", "nodes", _between(1, 100_000)),
+    ("slurm", "min_nodes", _between(0, 100_000)),
     ("slurm", "gpus_per_node", _between(1, 64)),
     ("slurm", "cpus_per_task", _between(1, 4_096)),
     ("slurm", "spare restarts", _between(0, 1_000)),

@@ -60,6 +60,7 @@ def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
     checkpoints["save_interval"] = EVERY
     times = _times(file)
     slurm = {key: value for key, value in msgspec.to_builtins(file.slurm).items() if value not in (None, [])}
+    slurm.pop("min_nodes")
     slurm.pop("spare")  # a twin that loses a node is tried again
     run = {key: value for key, value in msgspec.to_builtins(file.run).items() if value is not None}
     tables: dict[str, Mapping[str, Any]] = {

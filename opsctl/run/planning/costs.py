@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict, replace
@@ -12,8 +12,16 @@ from opsctl.run.checkpoints.retention import Kept, Progress, verdicts
 from opsctl.run.config.schema import CarbonTable, ExpectTable, Reckoning, RetentionTable, SlurmTable
 from opsctl.run.logs.records import Measured
 from opsctl.run.planning import arithmetic
+from opsctl.run.planning.fewer_nodes import SmallerLayout
 from opsctl.run.planning.gpus import AssumedSpeed
-from opsctl.run.planning.plan import PlannedCarbon, PlannedCheckpoints, PlannedJob, PlannedThroughput, PlannedTime
+from opsctl.run.planning.plan import (
+    PlannedCarbon,
+    PlannedCheckpoints,
+    PlannedFewerNodes,
+    PlannedJob,
+    PlannedThroughput,
+    PlannedTime,
+)
 from opsctl.run.planning.schedule import known, lengths_of
 from opsctl.run.planning.section import Section, amount, gib_text, whole
 from opsctl.slurm.durations import format_duration, parse_duration_s
@@ -133,8 +141,11 @@ def days_text(days: float, gpus: float) -> str:
     return f"{length}, {whole(hours) if hours >= 100 else amount(hours)} GPU hours"
 
 
-def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
-    """Return when each job of the chain exits, and what must fit before its limit."""
+def job_section(slurm: SlurmTable, expect: ExpectTable, fewer: Sequence[SmallerLayout] = ()) -> Section:
+    """Return when each job of the chain exits, what must fit before its limit, and how it restarts.
+
+    fewer: the layouts on fewer nodes.
+    """
     probe_s = EFFORTS[slurm.effort].whole_s if slurm.effort in EFFORTS else 0.0
     values = PlannedJob(
         time_limit_s=parse_duration_s(slurm.time),
@@ -145,6 +156,16 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
         save_s=expect.save_seconds,
         restarts=slurm.restarts,
         spare_nodes=slurm.spare,
+        fewer_nodes=[
+            PlannedFewerNodes(
+                nodes=one.nodes,
+                tensor=one.layout.tensor,
+                pipeline=one.layout.pipeline,
+                data=one.layout.data,
+                micro_batch_size=one.micro_batch,
+            )
+            for one in fewer
+        ],
         spare_gpu_hours_per_day=24.0 * slurm.spare * slurm.gpus_per_node,
         probe=slurm.effort,
         probe_most_s=probe_s,
@@ -164,6 +185,7 @@ def job_section(slurm: SlurmTable, expect: ExpectTable) -> Section:
         hours = f"{whole(values.spare_gpu_hours_per_day)} GPU hours a day more"
         share = amount(100 * slurm.spare / slurm.nodes)
         rows.append(("spare nodes", f"{slurm.spare} in addition to {slurm.nodes}: {hours}, {share} %"))
+    rows += [(f"on {one.nodes} nodes", str(one)) for one in fewer]
     return Section("job", "Each job", values, tuple(rows))
 
 

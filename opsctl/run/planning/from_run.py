@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
+
 from opsctl.run.checkpoints.adopted import existing_problem
 from opsctl.run.config.checks import Findings, find_problems
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.program import program_of
 from opsctl.run.config.schema import ExpectTable, GpuTable, RetentionTable, SlurmTable
 from opsctl.run.planning.costs import checkpoint_section, job_section, time_sections
+from opsctl.run.planning.fewer_nodes import SmallerLayout, smaller_layouts
 from opsctl.run.planning.gpus import asks_for_v100, assumed_speed
 from opsctl.run.planning.program import program_section
 from opsctl.run.planning.schedule import batch_section, nodes_section, ramp_of, schedule_section
@@ -15,6 +19,9 @@ from opsctl.run.planning.section import Section
 from opsctl.run.planning.sizes import layout_sections, memory_section, model_sections, model_shape
 from trainer.recipe.layout import Layout
 from trainer.recipe.options import Options
+
+#: Layouts on fewer nodes that are printed, from the one with the most nodes.
+_FEWER = 8
 
 
 def plan_sections(
@@ -24,11 +31,12 @@ def plan_sections(
     layout: Layout | None,
     retention: RetentionTable | None = None,
     gpu: GpuTable | None = None,
+    fewer: Sequence[SmallerLayout] = (),
 ) -> list[Section]:
     """Return every section of a valid run file, without those that cannot be computed.
 
     expect: durations measured in the log, in place of the run file's. options: of the three tables, complete or not.
-    layout: None if the ranks do not divide.
+    layout: None if the ranks do not divide. fewer: the layouts on fewer nodes.
     """
     shape, ramp = model_shape(options), ramp_of(options)
     sections: list[Section] = []
@@ -46,7 +54,7 @@ def plan_sections(
         if ramp is not None and layout is not None:
             assumed = assumed_speed(gpu or GpuTable(), slurm, shape.precision)
             sections += time_sections(expect, options, shape, ramp, layout, assumed)
-    return [*sections, job_section(slurm, expect)]
+    return [*sections, job_section(slurm, expect, fewer)]
 
 
 def run_sections(loaded: LoadedRun, found: Findings, expect: ExpectTable) -> list[Section]:
@@ -55,8 +63,9 @@ def run_sections(loaded: LoadedRun, found: Findings, expect: ExpectTable) -> lis
     if program is not None:
         refused = existing_problem(loaded.paths, program)
         return [program_section(program, refused), job_section(loaded.file.slurm, expect)]
-    file = loaded.file
-    return plan_sections(file.slurm, expect, found.options, found.layout, file.retention, file.gpu)
+    file, run = loaded.file, found.run
+    smaller = () if run is None else tuple(islice(smaller_layouts(run.file, run.arguments, run.options), _FEWER))
+    return plan_sections(file.slurm, expect, found.options, found.layout, file.retention, file.gpu, smaller)
 
 
 def expected_days(loaded: LoadedRun) -> str:

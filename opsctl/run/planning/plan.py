@@ -210,6 +210,16 @@ class PlannedThroughput(Struct, frozen=True, kw_only=True):
     model_tflops: Annotated[float, Meta(description="TFLOP/s per GPU without recomputation.")]
 
 
+class PlannedFewerNodes(Struct, frozen=True, kw_only=True):
+    """The layout on fewer nodes, with the same global batch."""
+
+    nodes: Annotated[int, Meta(description="Nodes.")]
+    tensor: Annotated[int, Meta(description="Tensor-parallel size.")]
+    pipeline: Annotated[int, Meta(description="Pipeline-parallel size.")]
+    data: Annotated[int, Meta(description="Data-parallel size.")]
+    micro_batch_size: Annotated[int, Meta(description="Samples of a micro-batch.")]
+
+
 class PlannedJob(Struct, frozen=True, kw_only=True):
     """The exit time of each job of the chain, and what must fit before its limit; null for unknown values."""
 
@@ -221,6 +231,10 @@ class PlannedJob(Struct, frozen=True, kw_only=True):
     save_s: Annotated[float | None, Meta(description="Seconds of a save.")]
     restarts: Annotated[int, Meta(description="Most restarts in each job; 0 allows them only on spare nodes.")]
     spare_nodes: Annotated[int, Meta(description="Spare nodes of each job.")]
+    fewer_nodes: Annotated[
+        list[PlannedFewerNodes],
+        Meta(description="Layouts after the loss of nodes without a spare one, the largest ones; empty if off."),
+    ]
     spare_gpu_hours_per_day: Annotated[float, Meta(description="GPU hours per day of the spare nodes.")]
     probe: Annotated[str, Meta(description="Test of nodes before training: `off`, `quick`, `full`.")]
     probe_most_s: Annotated[float, Meta(description="Most seconds of the test; 0 if off.")]

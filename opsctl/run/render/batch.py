@@ -85,8 +85,8 @@ def _directives(file: RunFile, paths: RunPaths, request: ChainRequest) -> list[t
         ("kill-on-invalid-dep", "no"),
         # The next task of the array resumes after a lost node; a requeued job would be two attempts under one id.
         ("no-requeue", None),
-        # With spare nodes the same job continues without the lost one.
-        ("no-kill", None if slurm.spare else ""),
+        # With spare nodes, or on fewer nodes, the same job continues without the lost one.
+        ("no-kill", None if slurm.spare or slurm.min_nodes else ""),
         ("signal", f"B:USR1@{warning_s}"),
         ("chdir", request.folder),
         ("output", "/dev/null" if _opens_its_output(file) else f"{filename_pattern(paths.job_outputs)}/%x-%A_%a.out"),

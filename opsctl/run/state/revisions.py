@@ -38,8 +38,8 @@ T = TypeVar("T")
 
 #: The keys of [slurm] that Slurm reads at submission: tasks already queued keep the old value.
 FIXED_AT_SUBMIT = (
-    *("nodes", "spare", "gpus_per_node", "time", "partition", "account", "qos", "constraint", "reservation"),
-    *("gpu_type", "cpus_per_task", "exclude", "nice", "extra"),
+    *("nodes", "spare", "min_nodes", "gpus_per_node", "time", "partition", "account", "qos", "constraint"),
+    *("reservation", "gpu_type", "cpus_per_task", "exclude", "nice", "extra"),
 )
 #: The files of a revision that are asked for by name.
 ABOUT, STEP_SCRIPT = "revision.json", "step.sh"

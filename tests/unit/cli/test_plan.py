@@ -321,7 +321,10 @@ class TestRefusals:
         own.write_text(PROGRAM.replace('"transformers"', '"command"') + 'checkpoints = "step-*.pt"\nstop = "SIGTERM"\n')
         with zipfile.ZipFile(tmp_path / "step-5.pt", "w") as file:  # older than the run, so a submit is refused
             file.writestr("x", b"")
-        for found in (shipped("tr11-176B-ml"), shipped("llama-1B"), plan_json(str(tmp_path)), plan_json(str(own))):
+        fewer = tmp_path / "fewer.toml"
+        fewer.write_text(VALID.replace("nodes = 4", "nodes = 4\nmin_nodes = 2"))
+        more = map(plan_json, map(str, (tmp_path, own, fewer)))
+        for found in (shipped("tr11-176B-ml"), shipped("llama-1B"), *more):
             seen |= keys_with_a_value(msgspec.convert(found, RunPlan))
         described = {
             f"{struct.__name__}.{field.encode_name}"

@@ -14,13 +14,18 @@ from opsctl.core.errors import OpsctlError
 from opsctl.core.timestamps import iso
 from opsctl.diagnosis.probe.report import NodeReport, ProbeReport, Reason, Standing
 from opsctl.jobs.runner import good_nodes
-from opsctl.jobs.runner.good_nodes import TESTED_FOR, is_to_be_tested, restart_line, restarted_on
-from opsctl.jobs.runner.task import Allocation, Task
+from opsctl.jobs.runner.good_nodes import TESTED_FOR, fewer_nodes, is_to_be_tested, restart_line, restarted_on
+from opsctl.jobs.runner.own_attempt import new_attempt
+from opsctl.jobs.runner.task import Allocation, Task, understood
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 from opsctl.run.attempts.restart import JobNow, after_failure
 from opsctl.run.attempts.verdict import Cause, Verdict
+from opsctl.run.config.load import load_run_file
+from opsctl.run.state import revisions
+from tests.tiny_run import ready, write_run
 from tests.unit.jobs.runner.test_task import published, task_in
+from trainer.recipe.options import Options
 
 __all__ = ["published"]
 NODES = ("x1", "x2", "x3", "x4")
@@ -69,6 +74,24 @@ def test_a_lost_node_is_replaced_until_no_spare_one_is_left(task: Task) -> None:
     assert second is not None
     assert (second.nodes, second.spare) == (("x1", "x4"), 0)
     assert without_lost_nodes(second, ended(lost=("x4",))) is None
+
+
+def test_without_a_spare_node_the_layout_of_fewer_nodes_is_trained_and_the_rest_is_spare(tmp_path: Path) -> None:
+    revisions.publish(ready(load_run_file(write_run(tmp_path, nodes=4, slurm="min_nodes = 1"))))  # batches of 8
+    allocation = Allocation(12, 11, "1", 0, NODES, "ann")
+    task = replace(task_in(tmp_path), allocation=allocation)
+    task = replace(task, options=understood(task.revision, (), 4))
+    fewer = fewer_nodes(task, 3)
+    assert fewer is not None and fewer.nodes == 2
+    first = restarted_on(task, ("x1", "x2", "x4"), fewer)
+    assert (first.nodes, first.spare, first.fewer_nodes) == (("x1", "x2"), 1, 2)
+    assert re.fullmatch(r"\*\*\*ALERT: tiny: x3 .* on 2 nodes.*\b1\*\*\*", restart_line(task, first))
+    assert isinstance(first.options, Options) and first.options.global_batch_size == 8
+    attempt = new_attempt(first, 2, "12-b")
+    assert attempt.fewer_nodes == 2 and attempt.job_and_restart == "11_1 (restart 1, on 2 nodes)"
+    second = fewer_nodes(first, 1)
+    assert second is not None and restarted_on(first, ("x4",), second).nodes == ("x4",)
+    assert fewer_nodes(first, 0) is None
 
 
 def test_on_the_same_nodes_the_job_keeps_all_and_counts_its_restarts(task: Task) -> None:

@@ -58,6 +58,23 @@ def test_a_failed_node_is_replaced_by_a_spare_and_ends_the_job_without_one(
 
 
 @pytest.mark.parametrize(
+    ("lost", "spare", "expected"),
+    [
+        (("x2",), 1, Decision(("x1", "x3"))),
+        (("x2",), 0, Decision(("x1",), train_on=1)),
+        (("x1", "x2"), 0, None),
+    ],
+)
+def test_without_a_spare_node_a_job_continues_on_fewer_where_a_layout_keeps_the_batch(
+    lost: tuple[str, ...], spare: int, expected: Decision | None
+) -> None:
+    job = replace(JOB if spare else NO_SPARE, restarts=0, fewer=lambda left: min(left, 1))
+    found = decide(failed(Ending.NODE_FAILURE, lost_nodes=lost), job)
+    assert found == expected if expected is not None else found.nodes is None
+    assert decide(failed(Ending.KILL_SWITCH, lost_nodes=lost), job).nodes is None
+
+
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"must_leave": "the kill switch is triggered"}, "kill switch"),
