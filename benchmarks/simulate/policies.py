@@ -25,6 +25,7 @@ class Way:
     restarts: bool = False  # in the same job, on the same nodes
     memory_s: float = math.inf  # between snapshots in host memory, which a restart in the job resumes from
     is_copied: bool = False  # each node has the next one's snapshot too
+    fewer_nodes: bool = False  # in the same job, where no spare one is left
     spare_share: float = 0.0  # further nodes of each job, of those that are trained on
     slower_node_percent: float = WatchTable().slower_node_percent
     alerts: bool = False  # a person is told, and comes
@@ -70,7 +71,8 @@ WITHOUT = (
     *(
         replace(OURS, name=f"ours without {one.name.replace('_', ' ')}", **{one.name: False})
         for one in fields(Way)
-        if one.default is False and one.name not in ("alerts", "seeks", "youngs_interval", "is_copied")
+        if one.default is False and one.name not in ("alerts", "seeks", "youngs_interval", "is_copied", "fewer_nodes")
     ),
     replace(OURS, name="ours without spare nodes", spare_share=0.0),
+    replace(OURS, name="ours without spare nodes, on fewer", spare_share=0.0, fewer_nodes=True),
 )

@@ -111,7 +111,7 @@ class Run:
         ends_at = self.env.now + self._time_left_s()
         since = counted_since(self.queue.chains, array.chain.submitted_at)
         left: tuple[str, ...] | None = nodes
-        tested, ended, restart, in_memory = Tested(), None, 0, 0
+        tested, ended, restart, in_memory, wanted = Tested(), None, 0, 0, self.setting.nodes
         while left is not None:
             if self.way.brake and failed_too_often(self.attempts[-NEWEST:], since):
                 self.queue.cancel_pending()
@@ -128,8 +128,8 @@ class Run:
                 iteration_at_start=self.saved,
                 restart=restart,
             )
-            live = yield from self._attempt(opened, left, ends_at, tested, ended, in_memory)
-            spare, ended = len(left) - self.setting.nodes, self.attempts[-1]
+            live = yield from self._attempt(opened, left, wanted, ends_at, tested, ended, in_memory)
+            spare, ended = len(left) - wanted, self.attempts[-1]
             is_over = live.is_unfit or nodes[0] in ended.lost_nodes or self.cluster.is_closed
             job = JobNow(
                 left,
@@ -138,8 +138,10 @@ class Run:
                 restarts=_RESTARTS if self.way.restarts else 0,
                 time_left_s=ends_at - EXIT_MARGIN_S - self.env.now,
                 must_leave="the job has ended" if is_over else "",
+                fewer=self.setting.fewer if self.way.fewer_nodes else lambda _left: 0,
             )
-            left = after_failure(ended, self.attempts[-NEWEST:], since, job).nodes
+            decision = after_failure(ended, self.attempts[-NEWEST:], since, job)
+            left, wanted = decision.nodes, decision.train_on or wanted
             restart += 1
             has_all = left is not None and (self.way.is_copied or live.used <= set(left))
             in_memory = self._newest_in_memory(live) if has_all else 0
@@ -155,12 +157,13 @@ class Run:
         self,
         opened: Attempt,
         nodes: tuple[str, ...],
+        wanted: int,
         ends_at: float,
         tested: Tested,
         before: Attempt | None,
         in_memory: int = 0,
     ) -> Life:
-        """One try, which is closed in the end; returns what it was. before: that the job made before.
+        """One try on `wanted` nodes, closed in the end; returns what it was. before: that the job made before.
 
         in_memory: the iteration of the snapshot there. It is saved first, so that the start takes longer by a save.
         """
@@ -168,7 +171,7 @@ class Run:
             self.saved = in_memory
             yield self.env.timeout(self.setting.save_s)
         span = Span(opened.number, opened.job_id, opened.opened_at, self.saved)
-        used = nodes[: self.setting.nodes]
+        used = nodes[:wanted]
         live = Live(opened, span, used, len(nodes), ends_at - EXIT_MARGIN_S, self.interval, self.saved, self.saved)
         self.attempts.append(opened)
         self.spans.append(span)
@@ -177,7 +180,7 @@ class Run:
         if self.way.probe and is_to_be_tested(tested.at, before, moment(self.env.now)):
             yield self.env.timeout(PROBE_S)
             self._probe(live, nodes, tested)
-        bad = self._picks(live, nodes, tested)
+        bad = self._picks(live, nodes, wanted, tested)
         if bad is None:
             bad = yield from self._training.train(live)
         self.saved = live.save_begun
@@ -196,11 +199,11 @@ class Run:
         if self.way.exclusion:
             self.exclusions.probed(tested.reports, live.attempt.id, moment(self.env.now))
 
-    def _picks(self, live: Live, nodes: tuple[str, ...], tested: Tested) -> Bad | None:
+    def _picks(self, live: Live, nodes: tuple[str, ...], wanted: int, tested: Tested) -> Bad | None:
         """Choose among the nodes by what is known of them; too few good ones end the attempt."""
         if tested.at is not None:
-            picked = chosen(nodes, self.setting.nodes, tested.reports)
-            if len(picked) < self.setting.nodes:
+            picked = chosen(nodes, wanted, tested.reports)
+            if len(picked) < wanted:
                 live.is_unfit = True
                 return Bad(Ending.FAILED)
             live.nodes, live.used = tuple(picked), frozenset(picked)

@@ -12,6 +12,8 @@ from benchmarks.simulate import figures
 from opsctl.run.logs.measurements import longest_silence_s
 
 THREE_MONTHS_DAYS = 91.0
+#: Micro-batches of each replica on all nodes, a node each: a smaller number of replicas has to divide the same batch.
+_MICRO_BATCHES = 24
 
 
 #: By whether its nodes are set aside: the trainings whose waits these are.
@@ -56,6 +58,10 @@ class Setting:
     rates: Rates = Rates()
     days: float = THREE_MONTHS_DAYS
     fixed_interval_s: float = figures.FIXED_INTERVAL_S.value  # between saves, until a user says another
+
+    def fewer(self, left: int) -> int:
+        """Return the largest number of nodes, up to `left`, that divides the global batch."""
+        return next((many for many in range(left, 0, -1) if _MICRO_BATCHES * self.nodes % many == 0), 0)
 
     @property
     def fixed_interval(self) -> int:

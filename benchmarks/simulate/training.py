@@ -110,7 +110,8 @@ class Training:
         """Iterate until the next save or evaluation, or until something happens."""
         every, goal = self.setting.eval_interval, live.save_begun + live.interval
         goal = min(goal, (live.iteration // every + 1) * every)
-        each_s = self.setting.seconds_per_iteration * self.cluster.slowness(live.used)
+        on_fewer = self.setting.nodes / len(live.nodes)
+        each_s = self.setting.seconds_per_iteration * on_fewer * self.cluster.slowness(live.used)
         to_goal_s = (goal - live.iteration) * each_s - live.into_s
         to_strike_s = self.cluster.strike_in_s(live.used)
         lasts_s = max(0.0, min(to_goal_s, to_strike_s, live.leaves_at - self.env.now))
