@@ -23,7 +23,7 @@ LENGTH, SAMPLES = 32, 4
 RANKS_IMPORT = [
     "safetensors.torch",
     "transformers.models.auto.modeling_auto",
-    *(f"transformers.models.{one}.modeling_{one}" for one in ("gemma", "llama", "mistral", "qwen3")),
+    *(f"transformers.models.{one}.modeling_{one}" for one in ("gemma", "gpt2", "llama", "mistral", "qwen3")),
 ]
 BASE: dict[str, Any] = {
     "vocab_size": 64,
@@ -47,6 +47,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("GemmaConfig", {"head_dim": 12, "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": 8}),
     "documents": ("LlamaConfig", {}),
+    "documents, learned positions": (
+        "GPT2Config",
+        {"tie_word_embeddings": True, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    ),
     "llama 3": (
         "LlamaConfig",
         {
@@ -66,14 +70,19 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 END_OF_DOCUMENT = 7
+DOCUMENTS = {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True}
 #: Further options of the trainer, by family.
 MORE: dict[str, dict[str, Any]] = {
     "z-loss": {"z_loss_coeff": 1e-2},
-    "documents": {"reset_attention_mask": True, "reset_position_ids": True, "eod_mask_loss": True},
+    "documents": DOCUMENTS,
+    "documents, learned positions": DOCUMENTS,
 }
 LAYOUTS: list[tuple[int, int]] = [(1, 1), (2, 1), (1, 2)]
-#: The pipelines are of one block and two.
-STAGES = {(1, 2): {"decoder_last_pipeline_num_layers": 2}}
+#: The pipeline's stages have one block and two.
+OF_LAYOUT: dict[tuple[int, int], dict[str, Any]] = {
+    (2, 1): {"sequence_parallel": True},
+    (1, 2): {"decoder_last_pipeline_num_layers": 2, "recompute": "block"},
+}
 ONE_STEP: dict[str, Any] = {
     "train_iters": 1,
     "micro_batch_size": 2,
@@ -187,7 +196,7 @@ def test_losses_gradients_and_exports_are_transformers_in_every_layout(pool: Poo
         own = {
             **options,
             **layout(tensor, pipeline),
-            **STAGES.get((tensor, pipeline), {}),
+            **OF_LAYOUT.get((tensor, pipeline), {}),
             "save": str(tmp_path / f"TP{tensor}-PP{pipeline}"),
         }
         seen = pool.run(tensor * pipeline, run_training, own)
