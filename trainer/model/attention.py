@@ -196,8 +196,11 @@ class SelfAttention(nn.Module):
         visible_ss = _in_window(q_bnsd.shape[-2], self.shape.window, q_bnsd.dtype, q_bnsd.device)
         if starts_bs is None:
             return visible_ss[None, None]
-        before_bss = torch.arange(q_bnsd.shape[-2], device=q_bnsd.device) < starts_bs[..., None]
-        return visible_ss.masked_fill(before_bss, -torch.inf)[:, None]
+        masks = self.clock.masks
+        if q_bnsd.dtype not in masks:
+            before_bss = torch.arange(q_bnsd.shape[-2], device=q_bnsd.device) < starts_bs[..., None]
+            masks[q_bnsd.dtype] = visible_ss.masked_fill(before_bss, -torch.inf)[:, None]
+        return masks[q_bnsd.dtype]
 
     def _mixed_by_sample(
         self, q_bnsd: Tensor, k_bnsd: Tensor, v_bnsd: Tensor, scale: float, dropout: float, visible: Tensor | None

@@ -40,7 +40,8 @@ def has_dropout(rates: DropoutRates) -> bool:
 class DropoutClock:
     """The present micro-batch: `sample` is the index in the training of its first sample.
 
-    starts_bs: for each token the index of its document's first one; None where documents are not kept apart.
+    starts_bs: for each token the index of its document's first one; None where documents are not kept apart. masks:
+    those of attention that follow from it, by type, for all layers.
     One clock is shared by all layers of a rank; the pipeline sets it before each forward pass and each recomputation.
     """
 
@@ -48,16 +49,17 @@ class DropoutClock:
         self.seed = seed
         self.sample = 0
         self.starts_bs: Tensor | None = None
+        self.masks: dict[torch.dtype, Tensor] = {}
 
     @contextlib.contextmanager
     def at(self, sample: int, starts_bs: Tensor | None = None) -> Iterator[None]:
         """Work on the micro-batch that begins with `sample`, then on what was before."""
-        before = self.sample, self.starts_bs
-        self.sample, self.starts_bs = sample, starts_bs
+        before = self.sample, self.starts_bs, self.masks
+        self.sample, self.starts_bs, self.masks = sample, starts_bs, {}
         try:
             yield
         finally:
-            self.sample, self.starts_bs = before
+            self.sample, self.starts_bs, self.masks = before
 
     def seed_of(self, row: int, layer: int, spot: str, head: int = 0) -> int:
         """Return the seed of one mask: of the micro-batch's sample `row`, at a spot of a layer, for a head of the

@@ -132,8 +132,6 @@ class MicroBatch:
         kept_beside = self._head_norms_bytes()
         if shape.rotary_size:  # sines and cosines, shared by all blocks
             kept_beside += self.length * shape.rotary_size * self.element_bytes
-        if shape.splits_documents or shape.window:  # the mask, which blocks share
-            kept_beside += (self.samples if shape.splits_documents else 1) * self.length**2 * self.element_bytes
         kept += kept_beside
         if self.keeps_weights:
             without_features = self._queries_keys_values(size) + self._head_norms_numbers()
@@ -147,6 +145,12 @@ class MicroBatch:
         # The next product reads the output in place if it is stored token by token, as the queries are.
         copied = shape.alibi or shape.rotary_size or shape.query_key_norm or shape.attention_dropout
         return kept + (self._mixed_numbers() * self.element_bytes if copied else 0)
+
+    def mask_bytes(self) -> tuple[int, int]:
+        """Return the bytes of attention's masks, which all blocks share: of all micro-batches together, and of this."""
+        shape, one = self.shape, self.length**2 * self.element_bytes
+        own = self.samples * one if shape.splits_documents else 0
+        return one if shape.window or own else 0, own
 
     def _queries_keys_values(self, wide_size: int) -> int:
         shape = self.shape

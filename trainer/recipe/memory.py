@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.recipe.activations import MicroBatch, attends_by_softmax
 from trainer.recipe.layout import Layout, blocks_per_stage, splits_sequence
-from trainer.recipe.model_options import ATTENTION, BLOCK, is_half, recomputed
+from trainer.recipe.model_options import ATTENTION, BLOCK, NONE, is_half, recomputed
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.parameters import block_parameters, word_embedding
 from trainer.recipe.sizes import HALF_BYTES_PER_PARAMETER, parameters_of_ranks
@@ -206,7 +206,13 @@ class _Flow:
         sums_weight = batch.shape.precision == "fp16" and not options["accumulate_allreduce_grads_in_fp32"]
         self.working = max(block, batch.loss_bytes(sums_weight)) if last else block
         self.output_weight = word_embedding(batch.shape).size // batch.tensor if last else 0
-        self.ending = self._of_embedding(batch) if first else block
+        shared, own = batch.mask_bytes()
+        if batch.recompute == NONE:
+            self.kept += own
+        else:  # it is made again for each block
+            shared += own
+        self.working += shared
+        self.ending = (self._of_embedding(batch) if first else block) + shared
         sent = 0 if layout.pipeline == 1 else 1 if last else 2 + self.in_flight
         self.pipeline = (sent + (0 if first else 1)) * batch.stream_bytes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -73,6 +74,20 @@ def test_heads_that_share_keys_and_values_do_so_in_the_twin(
     twin = load_run_file(path, {})
     assert find_problems(twin, files=False).problems == ()
     assert (twin.file.trainer["num_attention_heads"], twin.file.trainer["num_query_groups"]) == small
+
+
+@pytest.mark.parametrize(
+    "stages", [{"decoder_first_pipeline_num_layers": 4}, {"pp_partition_method": "4,6,6,6"}], ids=["ends", "listed"]
+)
+def test_a_rehearsal_of_wide_heads_on_uneven_stages_has_even_ones(tmp_path: Path, stages: dict[str, Any]) -> None:
+    parent = parent_of(templates_folder() / "examples" / "llama-1B.toml", tmp_path)
+    file = expanded_file(parent)
+    trainer = {**file.trainer, **stages, "pipeline_model_parallel_size": 4, "kv_channels": 96}
+    path = tmp_path / "small.toml"
+    path.write_text(twin_of(msgspec.structs.replace(file, trainer=trainer), str(parent.path), "small").text)
+    twin = load_run_file(path, {})
+    assert find_problems(twin, files=False).problems == ()
+    assert twin.file.trainer["kv_channels"] == 96
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING, Layout, blocks_per_stage
+from trainer.recipe.layout import BY_BLOCK, BY_BLOCK_AND_EMBEDDING, Layout, blocks_per_stage, listed_stages
 
 
 def layout_of(world_size: int, tensor: int, pipeline: int) -> Layout:
@@ -43,6 +43,28 @@ def test_blooms_stages_count_the_embeddings_as_blocks() -> None:
     assert blocks_per_stage(70, 12, BY_BLOCK_AND_EMBEDDING) == [5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5]
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "stages", "listed"),
+    [
+        (1, None, 4, "1,3,3,3"),
+        (None, 1, 4, "3,3,3,1"),
+        (2, 2, 4, "2,3,3,2"),
+        (4, 6, 2, "4,6"),
+        (2, None, 4, None),
+        (5, 6, 2, None),
+        (10, None, 2, None),
+        (None, None, 2, None),
+    ],
+)
+def test_the_ends_of_a_pipeline_list_its_stages(
+    first: int | None, last: int | None, stages: int, listed: str | None
+) -> None:
+    ends = {"decoder_first_pipeline_num_layers": first, "decoder_last_pipeline_num_layers": last}
+    assert listed_stages({**ends, "num_layers": 10, "pipeline_model_parallel_size": stages}) == listed
+    if listed is not None:
+        assert blocks_per_stage(10, stages, listed) == [int(one) for one in listed.split(",")]
+
+
 def test_one_stage_has_every_block() -> None:
     assert blocks_per_stage(4, 1, BY_BLOCK_AND_EMBEDDING) == [4]
     assert blocks_per_stage(4, 1, BY_BLOCK) == [4]
@@ -54,6 +76,9 @@ def test_one_stage_has_every_block() -> None:
         (70, 12, BY_BLOCK, r"\b70 layers .*\b12\b"),
         (69, 12, BY_BLOCK_AND_EMBEDDING, r"\b69 layers \+ 2 embeddings .*\b12\b"),
         (2, 4, BY_BLOCK_AND_EMBEDDING, "block"),
+        (10, 4, "3,3,4", r"3,3,4 .*\b10 layers .*\b4\b"),
+        (10, 4, "3,3,3,3", r"3,3,3,3 .*\b10 layers .*\b4\b"),
+        (10, 4, "0,3,3,4", "block"),
     ],
 )
 def test_stages_that_cannot_be_equal_are_refused(layers: int, pipeline: int, method: str, line: str) -> None:

@@ -62,6 +62,11 @@ def test_the_epsilon_has_two_names() -> None:
             ),
             ["--num-query-groups 3", "--tensor-model-parallel-size 2"],
         ),
+        (
+            ("--decoder-first-pipeline-num-layers", "7"),
+            ["--decoder-first-pipeline-num-layers 7", "--num-layers", "1 stages"],
+        ),
+        (("--pp-partition-method", "parameters"), ["--pp-partition-method parameters", "type:transformer", "3,4,4,3"]),
         (("--use-rope-scaling",), ["--use-rope-scaling", "--position-embedding-type rope"]),
         (("--position-embedding-type", "yarn"), ["--position-embedding-type yarn", "--rotary-scaling-factor"]),
         (("--window-size", "4096"), ["--window-size 4096", "4095,0"]),
