@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from opsctl.cli.selection import cluster_option, json_option, run_argument
+from opsctl.cli.selection import json_option, run_argument
 
 
 @click.group()
@@ -60,10 +60,8 @@ def command() -> None:
     show_default=True,
     help="For records without a host: node if each rank measured all GPUs of its node, own if only its own.",
 )
-@click.option("--slurm", is_flag=True, help="Also show the energy that Slurm counted, if the site enables that.")
-@cluster_option
 @json_option(carbon="opsctl.diagnosis.carbon.report.CarbonReport")
-def report(run: str | None, cluster: str | None, as_json: bool, **options: Any) -> None:
+def report(run: str | None, as_json: bool, **options: Any) -> None:
     """Add up the energy and CO2e of all nodes and attempts.
 
     Reads the tracker files of a run. With --folder, reads files of codecarbon 1 to 3, also one file per rank. Each
@@ -76,7 +74,7 @@ def report(run: str | None, cluster: str | None, as_json: bool, **options: Any) 
     from opsctl.run.state.run_view import view
 
     seen = None if options["folders"] and run is None else view(run)
-    found = carbon_report(seen, Choices(**options), cluster)
+    found = carbon_report(seen, Choices(**options))
     if as_json:
         print_json("carbon", found)
         return

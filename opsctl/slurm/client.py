@@ -59,9 +59,6 @@ class SlurmClient(SlurmReader, Protocol):
         is COMPLETED or FAILED: only this shows why.
         """
 
-    def energy_j(self, job_ids: Iterable[int]) -> dict[int, float]:
-        """Joules of each of these jobs that accounting has counted any of; empty where the site counts none."""
-
     def submit(self, script: str) -> int:
         """Submit a script and return its job id. After SlurmUnreachable the job may exist: look it up."""
 

@@ -18,7 +18,6 @@ from opsctl.slurm.process import Answer, refused, run_slurm, unreachable
 from opsctl.slurm.rows import (
     ACCOUNTING_FIELDS,
     END_FIELDS,
-    ENERGY_FIELDS,
     FIELD_END,
     PREEMPTION_FIELDS,
     QUEUE_FIELDS,
@@ -27,7 +26,6 @@ from opsctl.slurm.rows import (
     job_of,
     new_row_end,
     parse_accounting,
-    parse_energy,
     preemptions_of,
     queue_format,
 )
@@ -73,7 +71,7 @@ class CommandClient:
         found: dict[int, JobEnd] = {}
         for start in range(0, len(wanted), ACCOUNTING_BATCH):
             batch = wanted[start : start + ACCOUNTING_BATCH]
-            text = self._sacct(batch, ACCOUNTING_FIELDS, ["--allocations"])
+            text = self._sacct(batch)
             if text is None:
                 return self._ends_in_memory(wanted)
             found.update(parse_accounting(text, now()))
@@ -84,14 +82,6 @@ class CommandClient:
         """squeue's, of jobs that have ended too; sacct does not tell it."""
         found = self._squeue(PREEMPTION_FIELDS, tuple, job_ids=job_ids, options=["--states=all"])
         return preemptions_of(found)
-
-    def energy_j(self, job_ids: Iterable[int]) -> dict[int, float]:
-        """Joules of each of these jobs that sacct has counted any of; empty without accounting, or energy in it."""
-        wanted = sorted(set(job_ids))
-        found: dict[int, float] = {}
-        for start in range(0, len(wanted), ACCOUNTING_BATCH):
-            found.update(parse_energy(self._sacct(wanted[start : start + ACCOUNTING_BATCH], ENERGY_FIELDS) or ""))
-        return found
 
     def submit(self, script: str) -> int:
         """Run sbatch with the script as its input, once even when patient; part of a deadline is kept for the
@@ -236,10 +226,10 @@ class CommandClient:
             raise unreachable("squeue", answer.words())
         return reader.found
 
-    def _sacct(self, job_ids: Sequence[int], fields: Sequence[str], narrowed: Sequence[str] = ()) -> str | None:
+    def _sacct(self, job_ids: Sequence[int]) -> str | None:
         """Return sacct's rows; None without accounting."""
-        command = ["sacct", "--local", "--noheader", "--parsable2", f"--delimiter={FIELD_END}", *narrowed]
-        command += ["--starttime=1970-01-01", f"--format={','.join(fields)}"]
+        command = ["sacct", "--local", "--noheader", "--parsable2", f"--delimiter={FIELD_END}", "--allocations"]
+        command += ["--starttime=1970-01-01", f"--format={','.join(ACCOUNTING_FIELDS)}"]
         command.append("--jobs=" + ",".join(str(i) for i in job_ids))
         try:
             answer = self._ask(command)

@@ -31,15 +31,12 @@ QUEUE_FIELDS = (
 END_FIELDS = (*QUEUE_FIELDS, "exit_code")
 #: When a job was preempted, which is asked for on its own.
 PREEMPTION_FIELDS = ("JobID", "PreemptTime")
-#: And those of the energy that it has counted, in which every step has a row of its own.
-ENERGY_FIELDS = ("JobIDRaw", "ConsumedEnergyRaw")
 #: And sacct's. The first ones say how the job ended; a name or a comment with a line break cuts what comes after it.
 ACCOUNTING_FIELDS = (
     *("JobIDRaw", "State", "ExitCode", "Start", "End", "NodeList"),
     *("JobName", "User", "WorkDir", "Submit", "Comment"),
 )
 _OF_THE_END = 6
-_MOST_JOULES = 1e18
 #: A text -> the same, but empty for the texts with which Slurm says that there is nothing.
 _or_empty = dict.fromkeys(("(null)", "N/A", "NONE", "Unknown", "None", "None assigned"), "").get
 
@@ -89,24 +86,6 @@ def ends_of(rows_of_jobs: Iterable[Sequence[str]], now: datetime) -> dict[int, J
 def preemptions_of(rows_of_jobs: Iterable[Sequence[str]]) -> dict[int, datetime]:
     """Return when each job was preempted that was, of squeue's rows in `PREEMPTION_FIELDS`."""
     return {int(job_id): at for job_id, text in rows_of_jobs if job_id.isdigit() and (at := _time(text)) is not None}
-
-
-def parse_energy(text: str) -> dict[int, float]:
-    """Joules of each job that Slurm has counted any of, among rows of `sacct --parsable2` in `ENERGY_FIELDS`.
-
-    Each step counts the whole of its nodes, so those of one job are no sum: where the job's own row has nothing the
-    largest of them counts. What stands for "not known" is more than any machine uses.
-    """
-    jobs: dict[int, float] = {}
-    steps: dict[int, float] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(FIELD_END)
-        number, dot, _ = name.partition(".")
-        if not number.isdigit() or not value.isdigit() or not 0 < int(value) < _MOST_JOULES:
-            continue
-        of = steps if dot else jobs
-        of[int(number)] = max(of.get(int(number), 0.0), float(value))
-    return {**steps, **jobs}
 
 
 def parse_accounting(text: str, now: datetime) -> dict[int, JobEnd]:

@@ -94,10 +94,6 @@ def a_job_that_nobody_preempted_has_no_time_of_it(slurm: SlurmClient, scene: Sce
     assert slurm.preempted([scene.lives, scene.done, scene.killed, NOBODYS_ID]) == {} == slurm.preempted([])
 
 
-def no_energy_is_counted_where_there_is_no_accounting(slurm: SlurmClient, scene: Scene) -> None:
-    assert slurm.energy_j([scene.done]) == {} == slurm.energy_j([])
-
-
 def nodes_have_state_reason_and_partitions(slurm: SlurmClient, scene: Scene) -> None:
     nodes = {node.name: node for node in slurm.nodes()}
     assert sorted(nodes) == ["node1", "node2", "node3", "node4"]
@@ -162,7 +158,6 @@ SENTENCES: tuple[Sentence, ...] = (
     ids_narrow_the_queue_and_what_slurm_forgot_has_no_row,
     the_controllers_memory_says_how_jobs_ended,
     a_job_that_nobody_preempted_has_no_time_of_it,
-    no_energy_is_counted_where_there_is_no_accounting,
     nodes_have_state_reason_and_partitions,
     a_node_list_narrows_them_and_an_unknown_name_is_left_out,
     a_node_has_an_address_and_an_unknown_one_is_refused,

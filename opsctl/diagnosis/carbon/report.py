@@ -48,7 +48,6 @@ class CarbonReport(Struct, frozen=True, kw_only=True):
     kwh: Annotated[float, Meta(description="Sum of all lines.")]
     kg: Annotated[float | None, Meta(description="Sum of all lines.")]
     lines: Annotated[list[ReportLine], Meta(description="The amounts.")]
-    beside: Annotated[list[ReportLine], Meta(description="Other sources for the same energy, not added.")]
     assumptions: Annotated[list[str], Meta(description="Assumptions in place of missing data.")]
     problems: Annotated[list[str], Meta(description="Files that could not be read.")]
 
@@ -68,7 +67,6 @@ class Inputs:
     gpu_power_w: float | None = None  # of a GPU with its share of the node, if nothing was measured
     idle_node_w: float | None = None
     building: Building | None = None
-    slurm_kwh: float | None = None  # Slurm's own measurement
 
 
 def report_of(found: Found, asked: Inputs) -> CarbonReport:
@@ -93,10 +91,6 @@ def report_of(found: Found, asked: Inputs) -> CarbonReport:
         lines.append(maker.line("idle and shared machines", hours * asked.idle_node_w / 1000, "assumed", why))
     if asked.building is not None:
         lines.append(_built(asked.building, hours, asked.gpus_per_node or 0))
-    beside = []
-    if asked.slurm_kwh is not None:
-        why = "ConsumedEnergy of sacct, whole nodes: the same energy, not added"
-        beside.append(maker.line("Slurm's measurement", asked.slurm_kwh, "measured", why))
     kgs = [line.kg for line in lines]
     return CarbonReport(
         files=found.files,
@@ -111,7 +105,6 @@ def report_of(found: Found, asked: Inputs) -> CarbonReport:
         kwh=sum(line.kwh or 0.0 for line in lines),
         kg=None if None in kgs else sum(filter(None, kgs)),
         lines=lines,
-        beside=beside,
         assumptions=assumptions,
         problems=list(found.problems),
     )
@@ -241,7 +234,6 @@ def report_lines(report: CarbonReport) -> list[str]:
         seen += f" of {amount(report.known_node_hours)} known"
     rows = [_row(line) for line in report.lines]
     rows.append(("total", energy_text(report.kwh), mass_text(report.kg), "", ""))
-    rows += [_row(line) for line in report.beside]
     lines = [seen, "", *table_lines(rows, "<>><")]
     grams = "unknown" if report.g_per_kwh is None else f"{report.g_per_kwh:,.4g} g CO2e per kWh"
     lines += ["", f"carbon intensity: {grams} ({report.g_per_kwh_from}); PUE {report.pue:g}"]

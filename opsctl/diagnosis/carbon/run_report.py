@@ -7,19 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opsctl.core.errors import UsageError
-from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.carbon.brief import remember
 from opsctl.diagnosis.carbon.estimate import HOUR_S, Building, of_country, of_table
 from opsctl.diagnosis.carbon.report import CarbonReport, Inputs, report_of
 from opsctl.diagnosis.carbon.trackers import Placing, find
-from opsctl.run.attempts.close_lost import own_end
 from opsctl.run.attempts.events import Attempt, read
 from opsctl.run.config.schema import CarbonTable
-from opsctl.run.state.chains import recorded
-from opsctl.run.state.chosen_cluster import choose_cluster
 from opsctl.run.state.run_view import RunView
-from opsctl.slurm.backends import client_for
 
 
 @dataclass(frozen=True)
@@ -39,10 +34,9 @@ class Choices:
     gpus_per_node: int | None = None
     ranks_per_node: int | None = None
     rank_gpus: str = "node"
-    slurm: bool = False
 
 
-def carbon_report(run: RunView | None, asked: Choices, cluster: str | None) -> CarbonReport:
+def carbon_report(run: RunView | None, asked: Choices) -> CarbonReport:
     """Return the report, and record it for `opsctl status` if no option changed it.
 
     run: None if only folders are read. Raises UsageError if an option lacks a value that it needs.
@@ -81,7 +75,6 @@ def carbon_report(run: RunView | None, asked: Choices, cluster: str | None) -> C
             gpu_power_w=table.gpu_power_w if asked.gpu_power_w is None else asked.gpu_power_w,
             idle_node_w=idle_node_w if asked.idle else None,
             building=building if asked.embodied else None,
-            slurm_kwh=_slurm_kwh(run, attempts, cluster) if asked.slurm and run is not None else None,
         ),
     )
     changed = asked.folders or asked.extrapolate or asked.embodied or asked.idle or asked.pue is not None
@@ -108,18 +101,3 @@ def _grams(asked: Choices, table: CarbonTable, has_readings: bool) -> tuple[floa
         return of_country(asked.country), f"{asked.country}, by codecarbon's table"
     grams = None if has_readings else of_table(table)
     return grams, "" if grams is None else "by [carbon]"
-
-
-def _slurm_kwh(run: RunView, attempts: Sequence[Attempt], cluster: str | None) -> float | None:
-    """Return the energy that Slurm counted for the attempts' jobs, in kWh; None, with a message, if it counted none."""
-    slurm, known = client_for(choose_cluster(cluster, run.paths)), recorded(run.paths)
-    ends = slurm.ends({one.job_id for one in attempts})
-    # A job of another run may have got the same id.
-    own = [one for one in attempts if one.job_id not in ends or own_end(one, ends[one.job_id], known) is not None]
-    counted = slurm.energy_j({one.job_id for one in own})
-    if not counted:
-        message("opsctl: Slurm has counted no energy of this run's jobs")
-        return None
-    if missing := len({one.job_id for one in attempts} - counted.keys()):
-        message(f"opsctl: of {missing} of the run's jobs Slurm has counted no energy")
-    return sum(counted.values()) / 3.6e6

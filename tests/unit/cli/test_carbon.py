@@ -11,7 +11,7 @@ import codecarbon
 import msgspec
 import pytest
 
-from opsctl.diagnosis.carbon import brief, run_report
+from opsctl.diagnosis.carbon import brief
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened
 from opsctl.run.config.expanded import trainer_arguments
 from opsctl.run.config.load import expanded_file, load_run_file
@@ -186,22 +186,3 @@ def test_a_wrong_value_of_the_table_is_refused_by_name(
     run_file.write_text(run_file.read_text() + line + "\n")
     assert call("plan") == 2
     assert said in capsys.readouterr().err
-
-
-def test_slurms_own_count_is_shown_beside(
-    paths: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Counts:
-        def __init__(self, cluster: object) -> None: ...
-
-        def ends(self, job_ids: set[int]) -> dict[int, object]:
-            return {}
-
-        def energy_j(self, job_ids: set[int]) -> dict[int, float]:
-            return dict.fromkeys(job_ids, 7.2e6)
-
-    monkeypatch.setattr(run_report, "client_for", Counts)
-    assert call("carbon", "report", "--json", "--slurm") == 0
-    told = printed("carbon report", capsys.readouterr().out)
-    assert told["beside"][0]["kwh"] == pytest.approx(2.0 * 1.5)
-    assert told["kwh"] == pytest.approx(6.0)

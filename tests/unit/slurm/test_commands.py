@@ -30,7 +30,7 @@ def _program(folder: Path, name: str, then: str) -> None:
 def test_what_shows_jobs_or_nodes_is_asked_for_this_clusters_alone(slurm: CommandClient, tmp_path: Path) -> None:
     for name in ("sinfo", "sacct"):
         _program(tmp_path, name, "exit 0")
-    assert (slurm.jobs(), slurm.nodes(), slurm.ends([12]), slurm.energy_j([12])) == ([], [], {}, {})
+    assert (slurm.jobs(), slurm.nodes(), slurm.ends([12])) == ([], [], {})
     calls = [line.split() for line in (tmp_path / "called").read_text().strip().split("\n")]
     assert {words[0] for words in calls} == {"squeue", "sinfo", "sacct"}
     assert all("--local" in words for words in calls)

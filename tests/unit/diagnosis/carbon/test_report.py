@@ -91,12 +91,6 @@ def test_idle_and_building_are_in_it_only_when_asked() -> None:
     assert more.kg == pytest.approx(0.2 + 0.05 + (2500 + 8 * 150) / (6 * 8760 * 0.85))
 
 
-def test_slurms_own_count_stands_beside_and_is_never_added() -> None:
-    told = report(ours("n1", "7"), slurm_kwh=2.5)
-    assert told.kwh == pytest.approx(2.0)
-    assert [line.kwh for line in told.beside] == [2.5]
-
-
 def test_what_is_assumed_of_files_without_a_host_is_said() -> None:
     readings = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}") for rank in range(8)]
     (said,) = [one for one in report(*readings).assumptions if "codecarbon" in one]
@@ -105,8 +99,6 @@ def test_what_is_assumed_of_files_without_a_host_is_said() -> None:
 
 
 def test_the_screen_has_every_line_its_sum_and_its_assumptions(golden: Callable[[str, str], None]) -> None:
-    told = report(
-        ours("n1", "7", 0.5), known_node_s=2 * HOUR_S, known_from="the attempts", extrapolate=True, slurm_kwh=3
-    )
+    told = report(ours("n1", "7", 0.5), known_node_s=2 * HOUR_S, known_from="the attempts", extrapolate=True)
     lines = [*report_lines(told), "", short_line(report(ours("n1", "7"))), "", *report_lines(report())]
     golden("carbon/report.txt", "\n".join([*lines, ""]))
