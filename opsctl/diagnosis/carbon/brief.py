@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, structs
 
-from opsctl.core.errors import OpsctlError
 from opsctl.core.files.state_files import read_state, write_state
 from opsctl.core.timestamps import iso, now
 from opsctl.run.config.paths import RunPaths
@@ -39,16 +38,13 @@ def energy_seen(paths: RunPaths, carbon: CarbonTable | None = None) -> EnergySee
     from opsctl.diagnosis.carbon.report import Inputs, report_of
     from opsctl.diagnosis.carbon.trackers import find
 
-    found = find([paths.codecarbon], MOST_FILES)
+    found = find(paths.codecarbon, MOST_FILES)
     if found is None:
         many = f"more than {MOST_FILES} records. To add them up: opsctl carbon report"
         return read_state(paths.output, paths.carbon_seen, EnergySeen) or EnergySeen(told=many)
     if not found.readings:
         return None
-    try:
-        return seen_in(report_of(found, Inputs(pue=(carbon or CarbonTable()).pue)))
-    except OpsctlError as error:
-        return EnergySeen(told=str(error))
+    return seen_in(report_of(found, Inputs(pue=(carbon or CarbonTable()).pue)))
 
 
 def seen_in(report: CarbonReport) -> EnergySeen:

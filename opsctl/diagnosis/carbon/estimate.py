@@ -1,7 +1,4 @@
-"""Estimate unmeasured energy and carbon: time without a tracker, building of machines, CO2e of a kWh.
-
-Source of the defaults for building machines: Luccioni, Viguier and Ligozat, arXiv 2211.02001, section 4.1.
-"""
+"""Estimate unmeasured energy and carbon: time without a tracker, CO2e of a kWh."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from opsctl.run.config.schema import CarbonTable
 from trainer.formats.distribution import install_command
 
 HOUR_S = 3600.0
-_YEAR_HOURS = 8760.0
 #: Student's t, two-sided 95 %, by degrees of freedom from 1 on.
 _T_95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
@@ -67,21 +63,6 @@ def rest_like(units: Sequence[Unit], rest_node_s: float) -> Rest | None:
 def t_95(freedom: int) -> float:
     """Return Student's t for a two-sided 95 % interval; above 30 degrees of freedom to three digits."""
     return _T_95[freedom - 1] if freedom <= len(_T_95) else 1.96 + 2.4 / freedom
-
-
-@dataclass(frozen=True)
-class Building:
-    """The carbon of building the machines, and the use over which it is divided."""
-
-    kg_per_node: float = 2500.0  # without its GPUs
-    kg_per_gpu: float = 150.0
-    years: float = 6.0
-    busy_percent: float = 85.0
-
-    def kg(self, node_hours: float, gpu_hours: float) -> float:
-        """Return the share of that use."""
-        hours = self.years * _YEAR_HOURS * self.busy_percent / 100
-        return (self.kg_per_node * node_hours + self.kg_per_gpu * gpu_hours) / hours
 
 
 _MIXES = Path("data") / "private_infra" / "global_energy_mix.json"

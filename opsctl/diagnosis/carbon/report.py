@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from opsctl.core.output import table_lines
-from opsctl.diagnosis.carbon.estimate import HOUR_S, Building, Unit, rest_like
-from opsctl.diagnosis.carbon.trackers import Found, Placed, Placing, counted_once, covered_s, placed
+from opsctl.diagnosis.carbon.estimate import HOUR_S, Unit, rest_like
+from opsctl.diagnosis.carbon.trackers import Found, attempt_of, counted_once, covered_s, spans_of
 from opsctl.run.planning.section import amount, whole
+from trainer.formats.attempt.carbon import Reading
 
 How = Literal["measured", "estimated", "assumed"]
-_PARTS = {"gpu": "GPUs", "cpu": "CPUs", "ram": "memory", "unsplit": "nodes"}
+_PARTS = {"gpu": "GPUs", "cpu": "CPUs", "ram": "memory"}
 _READ_FROM_HARDWARE = {"intel_rapl", "nvml", "amdsmi"}
 
 
@@ -56,23 +57,19 @@ class CarbonReport(Struct, frozen=True, kw_only=True):
 class Inputs:
     """The inputs of a report; None: unknown."""
 
-    placing: Placing = field(default_factory=Placing)
     g_per_kwh: float | None = None  # replaces the trackers' value
     g_per_kwh_from: str = ""
     pue: float = 1.0
     known_node_s: float | None = None  # of all attempts
-    known_from: str = ""
     gpus_per_node: int | None = None
     extrapolate: bool = False
     gpu_power_w: float | None = None  # of a GPU with its share of the node, if nothing was measured
-    idle_node_w: float | None = None
-    building: Building | None = None
 
 
 def report_of(found: Found, asked: Inputs) -> CarbonReport:
-    """Add up everything. Raises UsageError if it is unknown which trackers share a node."""
-    trackers = placed(found.readings, asked.placing)
-    parts = counted_once(span for one in trackers for span in one.spans)
+    """Add up everything."""
+    trackers = found.readings
+    parts = counted_once(span for one in trackers for span in spans_of(one))
     measured_s = _node_s(trackers)
     grams, grams_from = _grams(trackers, asked)
     maker = _LineMaker(asked.pue, grams)
@@ -81,22 +78,16 @@ def report_of(found: Found, asked: Inputs) -> CarbonReport:
     known_s = asked.known_node_s
     if not trackers and known_s and asked.gpu_power_w and asked.gpus_per_node:
         hours = known_s / HOUR_S * asked.gpus_per_node
-        why = f"{hours:,.1f} GPU hours of {asked.known_from} at {asked.gpu_power_w:g} W each: nothing was measured"
+        why = f"{hours:,.1f} GPU hours of the attempts on record at {asked.gpu_power_w:g} W each: nothing was measured"
         lines.append(maker.line("GPUs with their nodes", hours * asked.gpu_power_w / 1000, "assumed", why))
     elif asked.extrapolate and known_s is not None and trackers:
-        lines += _rest(maker, trackers, known_s - measured_s, asked.known_from)
-    hours = (known_s if known_s is not None and (asked.extrapolate or not trackers) else measured_s) / HOUR_S
-    if asked.idle_node_w is not None:
-        why = f"{asked.idle_node_w:g} W for each of {hours:,.1f} node hours, in addition to the trackers"
-        lines.append(maker.line("idle and shared machines", hours * asked.idle_node_w / 1000, "assumed", why))
-    if asked.building is not None:
-        lines.append(_built(asked.building, hours, asked.gpus_per_node or 0))
+        lines += _rest(maker, trackers, known_s - measured_s)
     kgs = [line.kg for line in lines]
     return CarbonReport(
         files=found.files,
         trackers=len(trackers),
-        nodes=len({one.node for one in trackers}),
-        attempts=len({one.attempt for one in trackers}),
+        nodes=len({one.beside.host for one in trackers}),
+        attempts=len({attempt_of(one) for one in trackers}),
         measured_node_hours=measured_s / HOUR_S,
         known_node_hours=None if known_s is None else known_s / HOUR_S,
         g_per_kwh=grams,
@@ -139,44 +130,46 @@ class _LineMaker:
         return None if kwh is None or self.grams is None else kwh * self.pue * self.grams / 1000
 
 
-def _node_s(trackers: Iterable[Placed]) -> float:
+def _node_s(trackers: Iterable[Reading]) -> float:
     by_node: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one in trackers:
-        by_node[one.node].append(one.stretch)
+        by_node[one.beside.host].append((one.began_s, one.ended_s))
     return sum(covered_s(stretches) for stretches in by_node.values())
 
 
-def _grams(trackers: Sequence[Placed], asked: Inputs) -> tuple[float | None, str]:
+def _grams(trackers: Sequence[Reading], asked: Inputs) -> tuple[float | None, str]:
     if asked.g_per_kwh is not None:
         return asked.g_per_kwh, asked.g_per_kwh_from
-    kwh = sum(one.reading.kwh for one in trackers)
+    kwh = sum(one.kwh for one in trackers)
     if not kwh:
         return None, "set --country or --intensity"
-    return sum(one.reading.emissions_kg for one in trackers) / kwh * 1000, "from the trackers"
+    return sum(one.emissions_kg for one in trackers) / kwh * 1000, "from the trackers"
 
 
-def _how(trackers: Sequence[Placed], part: str) -> tuple[How, str]:
-    if part == "unsplit":
-        return "estimated", "codecarbon before release 2, without parts and methods"
+def _how(trackers: Sequence[Reading], part: str) -> tuple[How, str]:
     methods = {
-        getattr(one.reading.beside, f"{part}_method", "") or "codecarbon, method unknown"
+        getattr(one.beside, f"{part}_method") or "codecarbon, method unknown"
         for one in trackers
-        if getattr(one.reading, f"{part}_kwh") > 0
+        if getattr(one, f"{part}_kwh") > 0
     }
     why = ", ".join(sorted(methods))
     return ("measured" if methods <= _READ_FROM_HARDWARE else "estimated"), why
 
 
-def _rest(maker: _LineMaker, trackers: Sequence[Placed], rest_s: float, known_from: str) -> list[ReportLine]:
+def _rest(maker: _LineMaker, trackers: Sequence[Reading], rest_s: float) -> list[ReportLine]:
     if rest_s <= 0:
         return []
-    attempts = _units(trackers, "attempt")
-    units, of = (attempts, "attempts") if len(attempts) > 1 else (_units(trackers, "node"), "nodes of one attempt")
+    attempts = _units(trackers, attempt_of)
+    units, of = (
+        (attempts, "attempts")
+        if len(attempts) > 1
+        else (_units(trackers, lambda one: one.beside.host), "nodes of one attempt")
+    )
     rest = rest_like(units, rest_s)
     if rest is None:
         return []
     hours = amount(rest_s / HOUR_S)
-    why = f"{hours} node hours of {known_from} without a tracker, at the mean power of the measured ones"
+    why = f"{hours} node hours of the attempts on record without a tracker, at the mean power of the measured ones"
     if rest.low_kwh is None:
         why += "; only one unit was measured, so there is no interval"
     else:
@@ -184,41 +177,25 @@ def _rest(maker: _LineMaker, trackers: Sequence[Placed], rest_s: float, known_fr
     return [maker.line("time without a tracker", rest.kwh, "estimated", why, rest.low_kwh, rest.high_kwh)]
 
 
-def _units(trackers: Sequence[Placed], by: str) -> list[Unit]:
-    groups: dict[str, list[Placed]] = defaultdict(list)
+def _units(trackers: Sequence[Reading], by: Callable[[Reading], str]) -> list[Unit]:
+    groups: dict[str, list[Reading]] = defaultdict(list)
     for one in trackers:
-        groups[getattr(one, by)].append(one)
+        groups[by(one)].append(one)
     return [
-        Unit(_node_s(group), sum(counted_once(span for one in group for span in one.spans).values()))
+        Unit(_node_s(group), sum(counted_once(span for one in group for span in spans_of(one)).values()))
         for _, group in sorted(groups.items())
     ]
 
 
-def _built(building: Building, node_hours: float, gpus_per_node: int) -> ReportLine:
-    why = (
-        f"{building.kg_per_node:g} kg for a node and {building.kg_per_gpu:g} kg for each of its {gpus_per_node} GPUs, "
-        f"over {building.years:g} years at {building.busy_percent:g} % use"
-    )
-    kg = building.kg(node_hours, node_hours * gpus_per_node)
-    return ReportLine(what="building the machines", kwh=None, kg=kg, how="assumed", why=why)
-
-
-def _assumptions(trackers: Sequence[Placed], asked: Inputs) -> Iterable[str]:
-    theirs = [one for one in trackers if one.reading.beside is None]
-    if theirs and not any(one.reading.is_process for one in theirs):
-        ranks = asked.placing.ranks_per_node
-        text = f"{ranks} ranks per node" if ranks else "as many ranks per node as GPUs"
-        gpus = "but only its own GPU" if asked.placing.has_own_gpu else "with all GPUs (else: --rank-gpus own)"
-        yield f"{len(theirs)} trackers of codecarbon itself name no host: {text}, and each measured the node, {gpus}"
-        yield "their times have no zone and count as UTC, which matters only between nodes' clocks"
-    if any(one.reading.beside and one.reading.beside.host_share < 1 for one in trackers):
+def _assumptions(trackers: Sequence[Reading], asked: Inputs) -> Iterable[str]:
+    if any(one.beside.host_share < 1 for one in trackers):
         yield "on a shared node, each job has a share of CPU and memory energy by its CPUs"
     if trackers and asked.pue == 1.0:
         yield "PUE 1: cooling and losses of the site are not included (--pue, or [carbon] pue)"
     known = asked.known_node_s
     if known is not None and trackers and not asked.extrapolate and known > _node_s(trackers) * 1.001:
         rest = (known - _node_s(trackers)) / HOUR_S
-        yield f"{amount(rest)} node hours of {asked.known_from} had no tracker and are not included (--extrapolate)"
+        yield f"{amount(rest)} node hours of the attempts on record had no tracker and are not included (--extrapolate)"
 
 
 def report_lines(report: CarbonReport) -> list[str]:

@@ -1,25 +1,22 @@
-"""The energy records in a folder: which node each tracker measured, and their sum without double counts.
+"""The energy records in a folder, and their sum without double counts.
 
 A tracker gives an amount and a period; its power counts as constant within the period. If several trackers measured the
-same thing at the same time, their mean counts. So the sum depends neither on the number of ranks with a tracker, nor on
-the order of files, nor on the division of a training into attempts. Our records name the host. Those of codecarbon
-itself do not: older programs had one per rank, with the rank in the file's name, and each measured the whole node.
+same thing at the same time, their mean counts. So the sum depends neither on the order of files, nor on the division of
+a training into attempts.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
-from opsctl.core.errors import UsageError, file_problem
+from opsctl.core.errors import file_problem
 from opsctl.core.files.state_files import read_text
 from opsctl.core.files.trusted import names_in, opened_folder
-from trainer.formats.attempt.carbon import FILES, Reading, newest_totals, read
+from trainer.formats.attempt.carbon import Reading, newest_totals, read
 
 #: More than any training has: 1,000 nodes times 1,000 attempts.
 MOST_FILES = 1_000_000
@@ -34,37 +31,30 @@ class Found:
     problems: tuple[str, ...] = ()  # one sentence for each unreadable file
 
 
-def find(folders: list[Path], most: int = MOST_FILES) -> Found | None:
-    """Return the trackers in these folders, each once; None for more than `most` files. Problems hide no others."""
+def find(folder: Path, most: int = MOST_FILES) -> Found | None:
+    """Return the trackers in a folder, each once; None for more than `most` files. Problems hide no others."""
     readings: list[Reading] = []
     problems: list[str] = []
-    files = 0
-    for folder in folders:
+    try:
+        with opened_folder(folder, folder) as (fd, _):
+            listed = names_in(fd, folder, MOST_FILES)
+    except FileNotFoundError:
+        return Found()
+    except OSError as error:
+        return Found(problems=(file_problem(error, folder),))
+    names = [name for name in listed if name.endswith(".csv") and not name.startswith(".")]
+    if len(names) > most:
+        return None
+    for name in names:
         try:
-            with opened_folder(folder, folder) as (fd, _):
-                names = [name for name in names_in(fd, folder, MOST_FILES) if _is_record(name)]
-        except FileNotFoundError:
-            continue
+            text = read_text(folder, folder / name)
         except OSError as error:
-            problems.append(file_problem(error, folder))
+            problems.append(file_problem(error, folder / name))
             continue
-        files += len(names)
-        if files > most:
-            return None
-        for name in names:
-            try:
-                text = read_text(folder, folder / name)
-            except OSError as error:
-                problems.append(file_problem(error, folder / name))
-                continue
-            there, wrong = read(str(folder / name), text or "")  # a file that was deleted meanwhile has none
-            readings += there
-            problems += wrong
-    return Found(files, tuple(newest_totals(readings)), tuple(problems))
-
-
-def _is_record(name: str) -> bool:
-    return not name.startswith(".") and any(fnmatch.fnmatch(name, pattern) for pattern in FILES)
+        there, wrong = read(str(folder / name), text or "")  # a file that was deleted meanwhile has none
+        readings += there
+        problems += wrong
+    return Found(len(names), tuple(newest_totals(readings)), tuple(problems))
 
 
 #: The key of a whole node's measurement; other keys are parts of it that do not overlap.
@@ -76,7 +66,7 @@ class Span:
     """A constant power of one part of a node over a period."""
 
     node: str
-    part: str  # cpu, ram, gpu, unsplit
+    part: str  # cpu, ram, gpu
     key: str  # a job or a device; WHOLE: all of the node
     began_s: float
     ended_s: float
@@ -128,95 +118,24 @@ def covered_s(stretches: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-_RANK = re.compile(r"(\d+)\.csv")
+def attempt_of(reading: Reading) -> str:
+    """Return the tracker's job; if unknown, the hour of its start."""
+    return reading.beside.job or f"{reading.began_s // 3600:.0f}"
 
 
-@dataclass(frozen=True)
-class Placing:
-    """The meaning of files that name no host."""
-
-    ranks_per_node: int | None = None  # None: as many as the node's GPUs in the record
-    has_own_gpu: bool = False  # each rank's tracker measured only its own GPU
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A tracker, with its node."""
-
-    reading: Reading
-    node: str
-    spans: tuple[Span, ...]
-
-    @property
-    def stretch(self) -> tuple[float, float]:
-        """Return its start and end."""
-        return self.reading.began_s, self.reading.ended_s
-
-    @property
-    def attempt(self) -> str:
-        """Return its job; if unknown, the hour of its start."""
-        beside = self.reading.beside
-        return beside.job if beside is not None and beside.job else f"{self.reading.began_s // 3600:.0f}"
-
-
-def placed(readings: Sequence[Reading], placing: Placing) -> list[Placed]:
-    """Return every tracker with its node. Raises UsageError if the number of ranks per node is missing."""
-    _refuse_unknown_nodes(readings, placing)
-    return [_placed(reading, _node(reading, placing), placing) for reading in readings]
-
-
-def _node(reading: Reading, placing: Placing) -> str:
-    if reading.beside is not None:
-        return reading.beside.host
-    folder, rank, size = PurePath(reading.file).parent, _rank(reading), _ranks_per_node(reading, placing)
-    return reading.file if rank is None or not size else f"{folder}/node {rank // size}"
-
-
-def _rank(reading: Reading) -> int | None:
-    match = _RANK.search(PurePath(reading.file).name)
-    return int(match[1]) if match else None
-
-
-def _ranks_per_node(reading: Reading, placing: Placing) -> int | None:
-    return placing.ranks_per_node or reading.gpu_count
-
-
-def _refuse_unknown_nodes(readings: Iterable[Reading], placing: Placing) -> None:
-    """Raise UsageError for simultaneous trackers of several ranks if it is unknown which share a node."""
-    unknown: dict[PurePath, list[Reading]] = defaultdict(list)
-    for reading in readings:
-        if reading.beside is None and _rank(reading) is not None and not _ranks_per_node(reading, placing):
-            unknown[PurePath(reading.file).parent].append(reading)
-    for folder, there in sorted(unknown.items()):
-        until, file = float("-inf"), ""
-        for reading in sorted(there, key=lambda one: one.began_s):
-            if reading.began_s < until and reading.file != file:
-                raise UsageError(
-                    f"{folder}: {PurePath(file).name} and {PurePath(reading.file).name} measured at the same time, and "
-                    "do not show if they ran on one node. Give --ranks-per-node N"
-                )
-            if reading.ended_s > until:
-                until, file = reading.ended_s, reading.file
-
-
-def _placed(reading: Reading, node: str, placing: Placing) -> Placed:
+def spans_of(reading: Reading) -> list[Span]:
+    """Return the periods and parts of the node that the tracker measured."""
     beside = reading.beside
-    host_key = reading.run_id if reading.is_process else WHOLE
-    devices: tuple[str, ...] = (reading.file,) if placing.has_own_gpu and beside is None else (WHOLE,)
-    if beside is not None:
-        host_key = beside.job or WHOLE
-        # A number identifies a GPU only within its job: another job also counts from 0.
-        own = beside.devices or ()
-        devices = tuple(f"{beside.job} {name}" if name.isdigit() else name for name in own) or (WHOLE,)
-    spans = [*_spans(reading, node, "gpu", devices, reading.gpu_kwh)]
-    for part in ("cpu", "ram", "unsplit"):
-        spans += _spans(reading, node, part, (host_key,), getattr(reading, f"{part}_kwh"))
-    return Placed(reading, node, tuple(spans))
-
-
-def _spans(reading: Reading, node: str, part: str, keys: tuple[str, ...], kwh: float) -> Iterator[Span]:
-    """Yield constant power on the devices, without the PUE that codecarbon included."""
-    if kwh > 0:
-        each = kwh / reading.pue / len(keys)
-        for key in keys:
-            yield Span(node, part, key, reading.began_s, reading.ended_s, each)
+    # A number identifies a GPU only within its job: another job also counts from 0.
+    devices = tuple(f"{beside.job} {name}" if name.isdigit() else name for name in beside.devices or ()) or (WHOLE,)
+    parts = (
+        ("gpu", devices, reading.gpu_kwh),
+        ("cpu", (beside.job,), reading.cpu_kwh),
+        ("ram", (beside.job,), reading.ram_kwh),
+    )
+    return [
+        Span(beside.host, part, key, reading.began_s, reading.ended_s, kwh / len(keys))
+        for part, keys, kwh in parts
+        if kwh > 0
+        for key in keys
+    ]

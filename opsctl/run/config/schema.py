@@ -294,11 +294,6 @@ class CarbonTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pue: float = 1.0  # electricity of the site for each kWh of its machines
     gpu_power_w: float | None = None  # of a GPU with its share of the node, where nothing is measured
     gpu_power_off_percent: float = 25.0  # by how much that may be more or less: the ends of what `plan` tells
-    idle_node_w: float | None = None  # what a node and its share of the site take beside what trackers see
-    node_kg: float = 2500.0  # CO2e of building a node without its GPUs
-    gpu_kg: float = 150.0  # of building a GPU
-    years: float = 6.0  # that machines are used
-    busy_percent: float = 85.0  # of that time
 
 
 class Reckoning(ExpectTable, frozen=True):

@@ -20,7 +20,6 @@ from tests.printed_json import printed
 from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into
 from tests.unit.cli.called import opsctl as call
-from tests.unit.diagnosis.carbon.trackers import rank_file
 from trainer.formats.attempt.carbon import Beside, file_name, file_text
 from trainer.recipe.options import parse
 
@@ -72,18 +71,6 @@ def test_json_has_the_same_and_extrapolation_fills_the_rest(
     assert [line["how"] for line in told["lines"]] == ["measured", "measured", "estimated", "estimated"]
 
 
-def test_old_rank_files_need_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rank in range(8):
-        text = rank_file([(f"{rank}", "10:00:00", 1, 1.4), (f"{rank}", "11:00:00", 2, 2.8)])
-        (tmp_path / f"emissions-{rank:03}.csv").write_text(text)
-    assert call("carbon", "report", "--json", "--folder", str(tmp_path)) == 0
-    told = printed("carbon report", capsys.readouterr().out)
-    assert told["kwh"] == pytest.approx(2 * (2.8 + 1.2))
-    assert (told["nodes"], told["trackers"], told["measured_node_hours"]) == (2, 8, pytest.approx(4.0))
-    assert call("carbon", "report", "--folder", str(tmp_path), "--folder", str(tmp_path), "--json") == 0
-    assert printed("carbon report", capsys.readouterr().out)["kwh"] == pytest.approx(8.0)
-
-
 def test_a_countrys_electricity_is_the_one_in_codecarbons_table(
     paths: RunPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,7 +86,6 @@ def test_a_countrys_electricity_is_the_one_in_codecarbons_table(
     [
         (["--country", "FRA", "--intensity", "5"], r"--country.*--intensity"),
         (["--country", "QQQ"], r"\bQQQ\b"),
-        (["--idle"], r"--idle\b.*--idle-w W.*\[carbon\] idle_node_w"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line(
@@ -108,11 +94,6 @@ def test_what_cannot_be_asked_is_one_line(
     assert call("carbon", "report", *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(said, line)
-
-
-def test_node_hours_are_needed_to_weigh_up_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("carbon", "report", "--folder", str(tmp_path), "--extrapolate") == 2
-    assert "--node-hours" in capsys.readouterr().err
 
 
 def test_status_has_a_line_and_json_where_energy_is_measured(

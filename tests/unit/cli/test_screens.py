@@ -107,7 +107,6 @@ on-call --since yesterday
 logs --rank 0
 attempts --since 3d
 report --all-runs --output x
-carbon report --idle
 carbon report --country QQQ
 alerts silence never
 alerts ack corn

@@ -1,9 +1,9 @@
-"""Energy records as files: the CSV columns of codecarbon releases 1 to 3, and our own next to them.
+"""Energy records as files: codecarbon's CSV columns, and our own next to them.
 
 Our files (`emissions-JOB-HOST-ID.csv`) have one row: the total of one tracker so far, replaced as a whole at each
 flush. It has codecarbon's columns, then those of `Beside`. Its CPU and RAM are the job's share of the node's
-(`host_share`), so the files of several jobs on a node can be added. Codecarbon's own files have a row for each flush,
-each with the total since the tracker began. Releases before 2 have neither `run_id` nor separate parts.
+(`host_share`), so the files of several jobs on a node can be added. Files of codecarbon itself name no host: which of
+them measured the same node is unknown, so they are not read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-#: Columns of files that codecarbon set aside because its columns changed, and of files that it and we write.
-FILES = ("*.csv", "*.csv.bak", "*.csv_*.bak")
 #: Separator between words of one cell.
 _BETWEEN = " "
 _NOTES_BETWEEN = " | "
-# Timestamps are whole seconds and a flush takes some, so the computed start of one tracker varies by this much.
-_SAME_BEGINNING_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -46,19 +42,14 @@ class Reading:
     """The total of one tracker, in kWh and kg CO2e. Times are seconds since 1970 of a clock that may be wrong."""
 
     file: str
-    run_id: str  # the tracker's own id; empty before codecarbon 2
+    run_id: str  # the tracker's own id
     began_s: float
     duration_s: float
     cpu_kwh: float
     ram_kwh: float
     gpu_kwh: float
-    unsplit_kwh: float  # of releases that do not separate the parts
     emissions_kg: float
-    pue: float = 1.0  # codecarbon has multiplied all parts by it
-    gpu_count: int | None = None  # GPUs of the node
-    release: str = ""  # codecarbon's
-    is_process: bool = False  # it counted its own process instead of the machine
-    beside: Beside | None = None  # None in codecarbon's own files
+    beside: Beside
 
     @property
     def ended_s(self) -> float:
@@ -68,7 +59,7 @@ class Reading:
     @property
     def kwh(self) -> float:
         """The energy of all parts."""
-        return self.cpu_kwh + self.ram_kwh + self.gpu_kwh + self.unsplit_kwh
+        return self.cpu_kwh + self.ram_kwh + self.gpu_kwh
 
 
 def file_name(job: str, host: str, run_id: str) -> str:
@@ -136,41 +127,13 @@ def read(file: str, text: str) -> tuple[list[Reading], list[str]]:
 
 
 def newest_totals(readings: Iterable[Reading]) -> list[Reading]:
-    """Return the most complete running total of each tracker, in a fixed order, wherever its lines were found.
-
-    A tracker is identified by its id, or by its file and start time if it has none.
-    """
-    newest: dict[tuple[str, ...], Reading] = {}
-    without_id: list[Reading] = []
+    """Return the most complete running total of each tracker, in a fixed order, wherever its lines were found."""
+    newest: dict[str, Reading] = {}
     for reading in sorted(readings, key=lambda one: (one.file, one.began_s, one.duration_s)):
-        if not reading.run_id:
-            without_id.append(reading)
-            continue
-        key = (reading.run_id,)
-        first = newest.setdefault(key, reading)
+        first = newest.setdefault(reading.run_id, reading)
         if reading.duration_s > first.duration_s:
-            newest[key] = replace(reading, file=first.file)  # a copied file: its first place decides
-    return [*newest.values(), *_by_beginning(without_id)]
-
-
-def _by_beginning(readings: list[Reading]) -> Iterator[Reading]:
-    """Yield the longest reading of each tracker among readings of one file and start; each copied line once."""
-    seen: set[tuple[float, ...]] = set()
-    longest: Reading | None = None
-    for reading in [*readings, None]:
-        is_same = (
-            reading is not None
-            and longest is not None
-            and reading.file == longest.file
-            and abs(reading.began_s - longest.began_s) <= _SAME_BEGINNING_S
-        )
-        if longest is not None and not is_same:
-            numbers = (longest.began_s, longest.duration_s, longest.kwh, longest.emissions_kg)
-            if numbers not in seen:
-                yield longest
-            seen.add(numbers)
-        if reading is not None and (not is_same or longest is None or reading.duration_s > longest.duration_s):
-            longest = reading
+            newest[reading.run_id] = replace(reading, file=first.file)  # a copied file: its first place decides
+    return list(newest.values())
 
 
 def _rows(text: str, problems: list[str], file: str) -> Iterator[tuple[int, dict[str, str]]]:
@@ -190,8 +153,10 @@ def _rows(text: str, problems: list[str], file: str) -> Iterator[tuple[int, dict
             continue
         if "timestamp" in cells and "duration" in cells:
             heading = cells
-        elif heading and "task_name" in heading:
-            continue  # a part of the values in the tracker's own file
+            if "host_share" not in heading:
+                problems.append(f"{file} is skipped: codecarbon's own file, which names no host")
+        elif heading and "host_share" not in heading:
+            continue
         elif cells and len(cells) != len(heading):
             problems.append(f"{file} line {rows.line_num} is skipped: {len(cells)} cells under {len(heading)} columns")
         elif cells:
@@ -199,27 +164,18 @@ def _rows(text: str, problems: list[str], file: str) -> Iterator[tuple[int, dict
 
 
 def _reading(file: str, cells: Mapping[str, str]) -> Reading:
-    """Return one row. Raises KeyError for a column that every release has, ValueError for an invalid number."""
-    duration_s, total = _number(cells["duration"]), _number(cells["energy_consumed"])
+    """Return one row. Raises KeyError for a column that is missing, ValueError for an invalid number."""
     parts = [_number(cells.get(f"{part}_energy") or "0") for part in ("cpu", "ram", "gpu")]
-    is_split = "cpu_energy" in cells
-    beside = _beside(cells) if "host_share" in cells else None
-    ended_s = _moment(cells["timestamp"]).timestamp()
-    gpus = cells.get("gpu_count") or ""
+    beside = _beside(cells)
     return Reading(
         file=file,
-        run_id=cells.get("run_id", ""),
-        began_s=ended_s - duration_s if beside is None else beside.began_at.timestamp(),
-        duration_s=duration_s,
+        run_id=cells["run_id"],
+        began_s=beside.began_at.timestamp(),
+        duration_s=_number(cells["duration"]),
         cpu_kwh=parts[0],
         ram_kwh=parts[1],
         gpu_kwh=parts[2],
-        unsplit_kwh=0.0 if is_split else total,
         emissions_kg=_number(cells["emissions"]),
-        pue=_number(cells.get("pue") or "1") or 1.0,
-        gpu_count=int(_number(gpus)) if gpus else None,
-        release=cells.get("codecarbon_version", ""),
-        is_process=cells.get("tracking_mode") == "process",
         beside=beside,
     )
 
@@ -248,7 +204,6 @@ def _number(text: str) -> float:
 
 
 def _moment(text: str) -> datetime:
-    """Parse a time. Codecarbon's times have no zone, and the reader's zone may differ from the writer's."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from opsctl.diagnosis.carbon.estimate import HOUR_S, Building, Unit, rest_like, t_95
+from opsctl.diagnosis.carbon.estimate import HOUR_S, Unit, rest_like, t_95
 
 
 def test_the_rest_has_the_mean_power_of_what_was_measured() -> None:
@@ -45,10 +45,3 @@ def test_students_t_is_that_of_the_tables() -> None:
     """Two-sided 95 %, as printed in any table: 12.706, 2.571, 2.042, 2.021, 2.000, 1.980."""
     assert [t_95(one) for one in (1, 5, 30)] == [12.706, 2.571, 2.042]
     assert [t_95(one) for one in (40, 60, 120)] == pytest.approx([2.021, 2.000, 1.980], abs=2e-3)
-
-
-def test_the_share_of_building_is_the_one_published_for_the_176b_model() -> None:
-    """1,082,990 A100 hours on nodes of 8: 7.57 t for the servers and 3.64 t for the GPUs (arXiv 2211.02001, 4.1)."""
-    gpu_hours = 1_082_990
-    assert Building().kg(gpu_hours / 8, 0) / 1000 == pytest.approx(7.57, abs=0.01)
-    assert Building().kg(0, gpu_hours) / 1000 == pytest.approx(3.64, abs=0.01)

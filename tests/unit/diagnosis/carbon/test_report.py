@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from opsctl.diagnosis.carbon.estimate import HOUR_S, Building
+from opsctl.diagnosis.carbon.estimate import HOUR_S
 from opsctl.diagnosis.carbon.report import CarbonReport, Inputs, report_lines, report_of, short_line
-from opsctl.diagnosis.carbon.trackers import Found, Placing
-from tests.unit.diagnosis.carbon.trackers import ours, theirs
+from opsctl.diagnosis.carbon.trackers import Found
+from tests.unit.diagnosis.carbon.trackers import ours
 from trainer.formats.attempt.carbon import Reading
 
 
@@ -33,16 +32,14 @@ def test_another_intensity_and_pue_are_reckoned_with_from_the_same_kwh() -> None
     told = report(ours("n1", "7"), g_per_kwh=57.0, g_per_kwh_from="given", pue=1.2)
     assert told.kwh == pytest.approx(2.4)
     assert told.kg == pytest.approx(2.4 * 0.057)
-    twice = report(replace(theirs("e.csv", "r"), pue=1.2), pue=1.2)
-    assert twice.kwh == pytest.approx(2.0)  # codecarbon had multiplied already
 
 
 def test_node_hours_without_a_tracker_are_said_and_weighed_up_only_when_asked() -> None:
     readings = [ours("n1", "7"), ours("n1", "8", began_h=2), ours("n1", "9", began_h=4, kw=(0.5, 0.1, 1.5))]
-    told = report(*readings, known_node_s=13 * HOUR_S, known_from="the attempts on record")
+    told = report(*readings, known_node_s=13 * HOUR_S)
     assert told.kwh == pytest.approx(6.1)
     assert any("10.00 node hours" in one and "--extrapolate" in one for one in told.assumptions)
-    more = report(*readings, known_node_s=13 * HOUR_S, known_from="the attempts on record", extrapolate=True)
+    more = report(*readings, known_node_s=13 * HOUR_S, extrapolate=True)
     rest = more.lines[-1]
     assert len(more.lines) == len(told.lines) + 1 and rest.how == "estimated"
     assert rest.kwh == pytest.approx(6.1 / 3 * 10)
@@ -52,20 +49,10 @@ def test_node_hours_without_a_tracker_are_said_and_weighed_up_only_when_asked() 
     assert rest.low_kg == pytest.approx(rest.low_kwh / 10)
 
 
-def test_ten_hours_at_the_end_weigh_up_to_the_whole_13b_training_by_node_hours() -> None:
-    """Its ramp-up ran on 16 and 64 nodes, so iterations would weigh it up wrongly; node hours do not."""
-    readings = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}", hours=10) for rank in range(512)]
-    told = report(*readings, known_node_s=100_000 * HOUR_S, known_from="--node-hours", extrapolate=True)
-    assert told.measured_node_hours == pytest.approx(1280)
-    assert told.kwh == pytest.approx(2.0 * 100_000)
-    assert told.lines[-1].how == "estimated" and told.lines[-1].low_kwh is not None
-
-
 def test_without_a_tracker_gpu_hours_at_an_assumed_power_are_told_as_assumed() -> None:
     """1,082,990 GPU hours at 400 W are the 433,196 kWh published for the 176B model; at 57 g, its 24.69 t."""
     told = report(
         known_node_s=1_082_990 / 8 * HOUR_S,
-        known_from="the attempts on record",
         gpus_per_node=8,
         gpu_power_w=400.0,
         g_per_kwh=57.0,
@@ -79,26 +66,7 @@ def test_without_a_tracker_gpu_hours_at_an_assumed_power_are_told_as_assumed() -
     assert [one.how for one in report(ours("n1", "7"), gpus_per_node=8, gpu_power_w=400.0).lines].count("assumed") == 0
 
 
-def test_idle_and_building_are_in_it_only_when_asked() -> None:
-    told = report(ours("n1", "7"))
-    assert "assumed" not in {line.how for line in told.lines}
-    more = report(ours("n1", "7"), idle_node_w=500.0, building=Building(), gpus_per_node=8)
-    idle, built = more.lines[-2:]
-    assert idle.how == "assumed"
-    assert idle.kwh == pytest.approx(0.5)
-    assert (built.how, built.kwh) == ("assumed", None)
-    assert built.kg == pytest.approx((2500 + 8 * 150) / (6 * 8760 * 0.85))
-    assert more.kg == pytest.approx(0.2 + 0.05 + (2500 + 8 * 150) / (6 * 8760 * 0.85))
-
-
-def test_what_is_assumed_of_files_without_a_host_is_said() -> None:
-    readings = [theirs(f"x/emissions-{rank:03}.csv", f"{rank}") for rank in range(8)]
-    (said,) = [one for one in report(*readings).assumptions if "codecarbon" in one]
-    assert "8 trackers" in said and "GPUs" in said
-    assert "4 ranks" in " ".join(report(*readings, placing=Placing(4)).assumptions)
-
-
 def test_the_screen_has_every_line_its_sum_and_its_assumptions(golden: Callable[[str, str], None]) -> None:
-    told = report(ours("n1", "7", 0.5), known_node_s=2 * HOUR_S, known_from="the attempts", extrapolate=True)
+    told = report(ours("n1", "7", 0.5), known_node_s=2 * HOUR_S, extrapolate=True)
     lines = [*report_lines(told), "", short_line(report(ours("n1", "7"))), "", *report_lines(report())]
     golden("carbon/report.txt", "\n".join([*lines, ""]))
