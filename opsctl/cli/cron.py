@@ -112,21 +112,6 @@ def status(ctx: click.Context, folder: Path | None, cluster: str | None, count: 
     ctx.exit(_show(_cron(folder, cluster), as_json, count))
 
 
-@command.command("list")
-@folder_option
-@json_option(jobs="list[opsctl.jobs.scheduler.overview.PrintedCronJob]")
-def list_jobs(folder: Path | None, as_json: bool) -> None:
-    """List the jobs with the state of their last runs."""
-    cron = _cron(folder, None)
-    jobs = printed_cron(str(cron.paths.folder), look(cron, now(), slurm=False), 0).jobs
-    if as_json:
-        print_json("jobs", jobs)
-    elif jobs:
-        show_lines(f"{job.name}  {job.last.state if job.last else 'not run yet'}" for job in jobs)
-    else:
-        message(f"no jobs in {cron.paths.folder}: opsctl cron add FILE")
-
-
 @command.command()
 @click.argument("file", metavar="[FILE]", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
 @click.option("--daily", is_flag=True, help="Run the job once a day instead of at every tick.")

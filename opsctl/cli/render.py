@@ -9,10 +9,9 @@ from opsctl.cli.selection import cluster_option, json_option, run_argument
 
 @click.command()
 @run_argument
-@click.option("--diff", "as_diff", is_flag=True, help="Print only the differences from the published revision.")
 @cluster_option
-@json_option(files="opsctl.jobs.control.json_output.RenderedFiles", difference=("builtins.str", "with `--diff`"))
-def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) -> None:
+@json_option(files="opsctl.jobs.control.json_output.RenderedFiles")
+def command(run: str | None, cluster: str | None, as_json: bool) -> None:
     """Print the scripts and files that a submit would create.
 
     Prints the batch script, the step script and the arguments. Does not ask Slurm and changes nothing. Ids that only a
@@ -22,30 +21,21 @@ def command(run: str | None, as_diff: bool, cluster: str | None, as_json: bool) 
 
     from opsctl.core.output import message, print_json, show, show_text
     from opsctl.jobs.control.json_output import RenderedFiles
-    from opsctl.jobs.control.revise import files_difference
     from opsctl.jobs.control.send_chain import ChainOptions, preview
     from opsctl.jobs.control.submit import check
     from opsctl.run.config.load import load_run_file
     from opsctl.run.config.locate import locate_run_file
     from opsctl.run.state.chosen_cluster import choose_cluster
-    from opsctl.run.state.revisions import contents, newest
+    from opsctl.run.state.revisions import contents
 
     loaded = load_run_file(locate_run_file(run))
     asked = check(loaded, ChainOptions(), files=False)
     for warning in asked.warnings:
         message(f"warning: {warning}")
-    files = contents(asked.run)
-    if as_diff:
-        published = newest(loaded.paths)
-        text = files_difference(published, files)
-        if not text:
-            message(f"nothing differs from revision {published.name}" if published else "nothing is published yet")
-        if as_json:
-            print_json("difference", text)
-        else:
-            show_text(text)
-        return
-    everything = {"batch.sh": preview(asked.run, choose_cluster(cluster, loaded.paths), asked.options), **files}
+    everything = {
+        "batch.sh": preview(asked.run, choose_cluster(cluster, loaded.paths), asked.options),
+        **contents(asked.run),
+    }
     if as_json:
         print_json("files", msgspec.convert(everything, RenderedFiles))
         return

@@ -161,7 +161,7 @@ def newest_run(cron: Cron, name: str) -> CronRun:
     found = [job for job in known if name in (job, job.rpartition("/")[2])]
     if len(found) != 1:
         raise OpsctlError(
-            f"no run of a job {name!r}: opsctl cron list" if not found else f"{name}: {' or '.join(found)}?"
+            f"no run of a job {name!r}: opsctl cron status" if not found else f"{name}: {' or '.join(found)}?"
         )
     return known[found[0]].last
 

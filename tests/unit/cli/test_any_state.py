@@ -48,7 +48,6 @@ READING = (
     ["submit", "--dry-run"],
     ["revise", "--dry-run"],
     ["cancel", "--dry-run"],
-    ["render", "--diff"],
     ["status", "--all"],
     ["refill", "--dry-run"],
     ["on-call", "--since", "2h"],
@@ -58,7 +57,6 @@ READING = (
     ["request", "save", "--dry-run"],
     ["metrics"],
     ["cron", "status"],
-    ["cron", "list"],
     ["cron", "logs", "refill"],
 )
 CHANGING = (

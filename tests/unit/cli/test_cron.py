@@ -31,10 +31,8 @@ def files(folder: Path) -> list[str]:
 def test_without_a_folder_there_are_no_jobs_and_looking_makes_none(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert opsctl("cron", "list") == 0
-    assert str(folder) in capsys.readouterr().err
-    assert opsctl("cron", "list", "--json") == 0
-    assert printed("cron list", capsys.readouterr().out) == []
+    assert opsctl("cron", "status", "--json") in (0, 1)  # no Slurm is here
+    assert printed("cron status", capsys.readouterr().out)["jobs"] == []
     assert opsctl("cron", "logs", "mine") == 1 and opsctl("cron", "remove", "mine") == 1
     assert opsctl("cron", "run", "mine") == 1
     assert not folder.exists()
@@ -57,8 +55,8 @@ def test_a_job_is_added_listed_replaced_only_on_demand_and_removed(
     assert opsctl("cron", "add", "mine.slurm", "--replace") == 0
     assert (folder / "cron.hourly" / "mine.slurm").read_text().endswith("# newer\n")
     capsys.readouterr()
-    assert opsctl("cron", "list", "--json") == 0
-    listed = {job["name"]: job["last"] for job in printed("cron list", capsys.readouterr().out)}
+    assert opsctl("cron", "status", "--json") in (0, 1)  # no Slurm is here
+    listed = {job["name"]: job["last"] for job in printed("cron status", capsys.readouterr().out)["jobs"]}
     assert listed == {"hourly/mine": None, "daily/nightly": None}
     assert opsctl("cron", "remove", "mine", "--dry-run") == 0 and len(files(folder)) == 2
     assert opsctl("cron", "remove", "mine") == 0 and files(folder) == ["cron.daily/nightly.slurm"]
@@ -131,5 +129,5 @@ def test_what_the_newest_run_printed_is_shown_with_how_it_ended(
     assert opsctl("cron", "logs", "mine") == 0
     assert "hourly/mine: failed" in capsys.readouterr().err
     assert opsctl("cron", "logs", "other") == 1
-    assert "'other': opsctl cron list" in capsys.readouterr().err
+    assert "'other': opsctl cron status" in capsys.readouterr().err
     assert json.loads(paths.job_runs.read_text().splitlines()[-1])["run"] == "r2"

@@ -96,8 +96,6 @@ def test_revise_prints_its_shape_with_what_changed(folder: Path, capsys: pytest.
 def test_render_prints_its_shapes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("render", "--json") == 0
     assert printed("render", capsys.readouterr().out)["batch.sh"].startswith("#!/bin/bash\n")
-    assert call("render", "--diff", "--json") == 0
-    assert "+++ run file/run.json" in printed("render", capsys.readouterr().out)
 
 
 def test_local_clusters_print_their_shape(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

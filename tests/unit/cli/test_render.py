@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from opsctl.run.config.load import load_run_file
-from opsctl.run.state import revisions
 from tests.printed_json import printed
-from tests.tiny_run import ready, write_run
+from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 
 
@@ -31,18 +29,6 @@ def test_json_has_the_files_by_name(folder: Path, capsys: pytest.CaptureFixture[
     assert opsctl("render", "--json") == 0
     files = printed("render", capsys.readouterr().out)
     assert files["step.sh"].startswith("#!/bin/bash\n")
-
-
-def test_the_difference_from_what_is_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = revisions.publish(ready(load_run_file(folder / "run.toml")))
-    assert opsctl("render", "--diff") == 0
-    answer = capsys.readouterr()
-    assert answer.out == "" and first.name in answer.err
-    write_run(folder, lr="5e-4")
-    assert opsctl("render", "--diff") == 0
-    text = capsys.readouterr().out
-    assert '-    "lr": 0.001,\n+    "lr": 0.0005,\n' in text and f"--- {first.name}/run.json" in text
-    assert revisions.newest(load_run_file(folder / "run.toml").paths) == first
 
 
 def test_a_bad_run_file_is_one_line_and_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,6 @@ READING = {
     "submit --dry-run": 1,
     "revise --dry-run": 0,
     "render": 0,
-    "render --diff": 0,
     "plan": 0,
 }
 OPEN_ATTEMPT = {"event": "opened", "id": "a1", "number": 1, "job_id": 7, "opened_at": "2026-01-02T03:04:05+00:00"}

@@ -47,8 +47,8 @@ def test_it_finds_opsctl_and_knows_what_it_is(cron: Cron) -> None:
 
 
 def test_opsctl_in_it_looks_at_the_scheduler_that_started_it(cron: Cron) -> None:
-    _, _, output = ran(cron, "opsctl cron list --json")
-    assert [job["name"] for job in json.loads(output)["jobs"]] == ["hourly/one"]
+    _, _, output = ran(cron, "opsctl cron status --json")
+    assert [job["name"] for job in json.loads(output)["cron"]["jobs"]] == ["hourly/one"]
 
 
 def test_the_first_line_says_what_runs_it(cron: Cron) -> None:
