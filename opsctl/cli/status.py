@@ -17,9 +17,6 @@ from opsctl.cli.selection import (
     terminal,
 )
 
-#: Seconds between two looks of --watch where there is no terminal to draw on.
-WATCH_EVERY_S = 15
-
 
 @click.command()
 @run_argument
@@ -69,7 +66,9 @@ def command(
         return
     look = _Look(run, all_runs, cluster, fresh or as_json, watching)
     if watching:
-        ctx.exit(_stay(look) if _can_draw() else _watch(look))
+        if not _can_draw():
+            raise click.UsageError("--watch draws on a terminal, and this is none: leave it out")
+        ctx.exit(_stay(look))
     screen = look.take(as_json)
     _print(screen)
     ctx.exit(1 if screen.blind is not None else 0)
@@ -182,29 +181,3 @@ def _stay(look: _Look) -> int:
 
     code = LiveApp(watched, terminal()[1]).run(mouse=False)  # the terminal's own selecting goes on
     return INTERRUPTED if code is None else code
-
-
-def _watch(look: _Look) -> int:
-    """Print it again and again, an empty line between two looks, until Ctrl-C; 130 then."""
-    import time
-
-    from opsctl.core.errors import OpsctlError
-    from opsctl.core.output import message, write_screen
-
-    shown = False
-    try:
-        while True:
-            try:
-                screen = look.take()
-                write_screen(screen.text + "\n")
-                if screen.blind is not None:
-                    message(f"opsctl: {screen.blind}")
-                shown = True
-            except OpsctlError as error:
-                # A run file in the middle of an edit must not end a running screen.
-                if not shown:
-                    raise
-                message(f"opsctl: {error}")
-            time.sleep(WATCH_EVERY_S)
-    except KeyboardInterrupt:
-        return 130

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 from tests.cluster.conftest import RunningCluster
@@ -45,15 +44,6 @@ def test_a_drained_node_of_the_running_job_is_shown_with_its_reason(
     (only,) = found
     assert (only["check"], only["severity"]) == ("nodes", "warning")
     assert re.search(r"\bnode2\b.*: bad GPU 3; ask, then fix$", only["text"])
-
-
-def test_watching_goes_on_until_control_c(local_cluster: RunningCluster, tmp_path: Path) -> None:
-    child = make_run(local_cluster, tmp_path).opsctl.start("status", "--watch")
-    assert child.stdout is not None
-    assert child.stdout.readline().startswith("demo  ")
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=20)
-    assert child.returncode == 130 and err == ""
 
 
 def test_an_empty_queue_is_an_empty_list_for_programs_and_a_sentence_for_people(
