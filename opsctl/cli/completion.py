@@ -120,12 +120,6 @@ def _runs(_: Params) -> Iterable[tuple[str, str]]:
     return sorted({**known_runs(), **here}.items())
 
 
-def _clusters(_: Params) -> Iterable[tuple[str, str]]:
-    from opsctl.run.state.chosen_cluster import local_clusters_folder
-
-    return [(one.name, str(one)) for one in sorted(local_clusters_folder().iterdir()) if one.is_dir()]
-
-
 def _jobs(params: Params) -> Iterable[tuple[str, str]]:
     from opsctl.core.account import account_name
 
@@ -148,25 +142,6 @@ def _attempts(params: Params) -> Iterable[tuple[str, str]]:
     from opsctl.run.attempts.events import read
 
     return [(str(one.number), one.reason or "") for one in reversed(read(_paths(params)))]
-
-
-def _background_commands(_: Params) -> Iterable[tuple[str, str]]:
-    from opsctl.jobs.background.listing import command_of
-    from opsctl.jobs.background.records import command_records
-
-    return [(one.name, command_of(one)) for one in command_records().all()]
-
-
-def _examples(_: Params) -> Iterable[tuple[str, str]]:
-    from opsctl.core.shipped import templates_folder
-
-    return [(one.stem, "") for one in sorted((templates_folder() / "examples").glob("*.toml"))]
-
-
-def _gpu_kinds(_: Params) -> Iterable[tuple[str, str]]:
-    from opsctl.run.init.suggestions import GPU_KINDS
-
-    return [(one, "") for one in GPU_KINDS]
 
 
 def _paths(params: Params) -> Any:
@@ -199,8 +174,4 @@ _VALUES: dict[str, tuple[Values, ...]] = {
     "NODE": (_nodes,),
     "NODES": (_nodes,),
     "ITERATION": (_iterations,),
-    "NAME": (_clusters,),
-    "ID": (_background_commands,),
-    "EXAMPLE": (_examples, _runs),
-    "KIND": (_gpu_kinds,),
 }

@@ -38,11 +38,10 @@ def offered(folder: Path, *words: str, **more: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return where a run called `mine` is, with two checkpoints, and a local cluster called `here`."""
+    """Return where a run called `mine` is, with two checkpoints."""
     run_file = write_run(tmp_path / "mine")
     for iteration in (10, 200):
         (run_file.parent / "output" / "checkpoints" / f"global_step{iteration}").mkdir(parents=True)
-    (tmp_path / ".state" / "opsctl" / "clusters" / "here").mkdir(parents=True)
     return tmp_path
 
 
@@ -103,8 +102,6 @@ def test_fish_offers_the_run(folder: Path) -> None:
         (["status", ""], ["mine"]),
         (["checkpoints", "show", "--run", "mine", "--step", ""], ["200", "10"]),
         (["status", "--fre"], ["--fresh"]),
-        (["status", "--cluster", ""], ["here"]),
-        (["init", "x", "--from", "tr11-"], ["tr11-176B-ml"]),
         (["submit", "--after", ""], ["auto"]),
         (["kill-switch", "tri"], ["trigger"]),
         (["exclude", "add", "n"], []),
