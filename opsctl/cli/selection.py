@@ -107,26 +107,6 @@ def fresh_option(function: Function) -> Function:
     return click.option("--fresh", is_flag=True, help=what)(function)
 
 
-def far_options(function: Function) -> Function:
-    """`--hub`, `--revision`: what the hub has of a run, with no folder of it at hand."""
-    options = (
-        click.option(
-            "--hub", metavar="REPO", help="Read the hub's copy in this repository: OWNER/NAME or datasets/OWNER/NAME."
-        ),
-        click.option("--revision", metavar="REV", help="With --hub: a branch, a tag or a commit [default: main]."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def only_with_hub(hub: str | None, **given: object) -> None:
-    """Raise click.UsageError for an option that says something about the hub where none is asked."""
-    for name, value in given.items():
-        if hub is None and value is not None:
-            raise click.UsageError(f"--{name} is about the hub's copy: give --hub OWNER/NAME with it")
-
-
 def local_cluster_option() -> str:
     """Return ` --cluster NAME` for the only local cluster of this account that is up; empty without one."""
     import shlex

@@ -9,10 +9,8 @@ import click
 from opsctl.cli.selection import (
     all_or_one,
     cluster_option,
-    far_options,
     fresh_option,
     json_option,
-    only_with_hub,
     run_argument,
     terminal,
 )
@@ -27,7 +25,7 @@ from opsctl.cli.selection import (
     callback=all_or_one,
     help="Show all runs of yours and of your group, the worst first.",
 )
-@far_options
+@click.option("--hub", metavar="REPO", help="Read the hub's copy: OWNER/NAME or datasets/OWNER/NAME.")
 @cluster_option
 @fresh_option
 @json_option(
@@ -42,7 +40,6 @@ def command(
     run: str | None,
     all_runs: bool,
     hub: str | None,
-    revision: str | None,
     cluster: str | None,
     fresh: bool,
     as_json: bool,
@@ -54,7 +51,6 @@ def command(
     cron folder, and those that you made or submitted. --hub shows the hub's copy and its age from anywhere, without the
     queue.
     """
-    only_with_hub(hub, revision=revision)
     if watching and as_json:
         raise click.UsageError("--watch and --json cannot be combined")
     if hub is not None:
@@ -62,7 +58,7 @@ def command(
             raise click.UsageError(
                 "--hub reads what the hub has, once: give no run, --all, --watch or --cluster with it"
             )
-        _print(_from_afar(hub, revision, as_json))
+        _print(_from_afar(hub, as_json))
         return
     look = _Look(run, all_runs, cluster, fresh or as_json, watching)
     if watching:
@@ -134,14 +130,14 @@ class _Look:
         return _Screen("\n".join(all_lines(rows, now(), *terminal())) + "\n", blind)
 
 
-def _from_afar(hub: str, revision: str | None, as_json: bool) -> _Screen:
+def _from_afar(hub: str, as_json: bool) -> _Screen:
     from opsctl.core.output import json_text
     from opsctl.transfer.hub.far_files import FarFiles, repo_of
     from opsctl.transfer.hub.far_run import far_run
     from opsctl.transfer.hub.hub_errors import LOOK_S, RetryPolicy
     from opsctl.ui.status.hub_status import far_lines, printed_far
 
-    files = FarFiles(repo_of(hub, revision))
+    files = FarFiles(repo_of(hub))
     run = RetryPolicy(LOOK_S).through(lambda: far_run(files))
     if as_json:
         return _Screen(json_text("far_status", printed_far(run)), None)

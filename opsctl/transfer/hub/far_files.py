@@ -31,14 +31,14 @@ class FarRepo:
         return self.name if self.kind == "model" else f"{self.kind}s/{self.name}"
 
 
-def repo_of(text: str, revision: str | None = None) -> FarRepo:
+def repo_of(text: str) -> FarRepo:
     """`OWNER/NAME`, `datasets/OWNER/NAME`, or the address of its page. Raises UsageError."""
     path = re.sub(r"^https?://[^/@]+/", "", text.strip()).strip("/")
     first, _, rest = path.partition("/")
     kind, name = (_KINDS[first], rest) if first in _KINDS else ("model", path)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UsageError(f"{text!r} is no repository's name: OWNER/NAME, or datasets/OWNER/NAME")
-    return FarRepo(name, kind, revision or "main")
+    return FarRepo(name, kind)
 
 
 @dataclass(frozen=True)

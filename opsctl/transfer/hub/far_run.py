@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,7 +13,6 @@ from opsctl.core.timestamps import now
 from opsctl.run.logs.measurements import TAIL_BYTES, recent_in
 from opsctl.run.logs.records import Alert, Measured, Pulse
 from opsctl.transfer.hub.far_files import FarFiles, FarRepo
-from opsctl.transfer.hub.far_log import MAIN_LOG, fetched_end
 from opsctl.transfer.hub.hub_errors import NotNow
 from trainer.formats.checkpoint.manifest import (
     LARGEST_MANIFEST_BYTES,
@@ -22,6 +23,8 @@ from trainer.formats.checkpoint.manifest import (
 )
 from trainer.formats.errors import CheckpointError
 
+#: Where a run's training log is in its repository, as in its output folder.
+MAIN_LOG = "logs/main_log.txt"
 _IN_FOLDER = re.compile(rf"(?:.*/)?(?P<tag>global_step\d+)/{re.escape(MANIFEST)}")
 #: So many checkpoints that turn out to be incomplete are looked at before older ones are left alone.
 _LOOKED_AT = 5
@@ -56,8 +59,13 @@ def far_run(files: FarFiles) -> FarRun:
     look = files.look(MAIN_LOG)
     measured, watchdog, sent_at = Measured(), None, None
     if look is not None:
-        with fetched_end(files, look, TAIL_BYTES) as fd:
-            measured, watchdog = recent_in(fd)
+        with tempfile.TemporaryFile() as copy:  # its end, at the place where the log has it
+            start = max(0, look.size_bytes - TAIL_BYTES)
+            os.ftruncate(copy.fileno(), look.size_bytes)
+            copy.seek(start)
+            copy.writelines(files.read(MAIN_LOG, look, start, look.size_bytes))
+            copy.flush()
+            measured, watchdog = recent_in(copy.fileno())
         sent_at = files.changed_at([MAIN_LOG], look.commit).get(MAIN_LOG)
     checkpoint, incomplete = _last_complete(files, files.sizes())
     return FarRun(

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from opsctl.transfer.hub import far_log
 from opsctl.transfer.hub.far_files import FarFiles, repo_of
-from opsctl.transfer.hub.far_run import FarRun, far_run
+from opsctl.transfer.hub.far_run import MAIN_LOG, FarRun, far_run
 from opsctl.ui.status.hub_status import far_lines, printed_far
 from tests.hub_server import Hub
 from tests.unit.transfer.hub.far import LOG, REPO, hub, pushes
@@ -100,7 +99,7 @@ def test_a_checkpoint_with_a_branch_or_tag_of_its_own_is_found(hub: Hub, kind: s
 def test_an_empty_repository_says_so(hub: Hub) -> None:
     run = look()
     text = screen(run)
-    assert far_log.MAIN_LOG in text
+    assert MAIN_LOG in text
     told = printed_far(run)
     assert (told.log_commit, told.log_age_s, told.loss, told.checkpoint) == (None, None, None, None)
 
