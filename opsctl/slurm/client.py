@@ -77,6 +77,9 @@ class SlurmClient(SlurmReader, Protocol):
     def exclude(self, ids: Iterable[str], folded: str) -> None:
         """Keep these, which have not started, off the nodes of a folded list and off no others: `12_[2-3]`."""
 
+    def start_after(self, ids: Iterable[str], job_id: int) -> None:
+        """Let these, which have not started, wait for the end of a job, and of no other: `12_[2-3]`."""
+
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
         """Set whether a running job may return to the queue, by a user or after a lost node."""
 

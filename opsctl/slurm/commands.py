@@ -133,6 +133,12 @@ class CommandClient:
             update = ["scontrol", "update", f"JobId={one}", f"ExcNodeList={folded}"]
             self._ask(update, f"keep job {one} off {folded or 'no node'}")
 
+    def start_after(self, ids: Iterable[str], job_id: int) -> None:
+        """One scontrol for each: it takes no list."""
+        for one in ids:
+            update = ["scontrol", "update", f"JobId={one}", f"Dependency=afterany:{job_id}"]
+            self._ask(update, f"let job {one} wait for job {job_id}")
+
     def allow_requeue(self, job_id: int, allowed: bool) -> None:
         """By the job's flag, which its owner may change while it runs."""
         update = ["scontrol", "update", f"JobId={job_id}", f"Requeue={int(allowed)}"]

@@ -15,7 +15,7 @@ from opsctl.core.files.trusted import present_name
 from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
-from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, stop_chain
+from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, hold_next_task, stop_chain
 from opsctl.jobs.runner.checkpoint_watch import prepared_start
 from opsctl.jobs.runner.good_nodes import fewer_nodes, keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
 from opsctl.jobs.runner.host_memory import free_snapshots
@@ -81,6 +81,7 @@ def run_job(
             code = _leave_at_once(task)
             if code is not None:
                 return code
+            hold_next_task(task)
             standby = Standby(task.paths.output, task.paths.attempt_folder(task.allocation.job_id), standby_after_s)
             return _train_on(replace(task, standby=standby), signals, patience or WaitPolicy(), standby)
         finally:

@@ -1,4 +1,4 @@
-"""The failure limit: a chain whose attempts fail in a row stops."""
+"""The later tasks of a chain: they wait for this one, and are cancelled at the failure limit."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ from opsctl.run.attempts.failure_limit import chains_to_cancel, failed_too_often
 from opsctl.run.attempts.outcome import describe
 from opsctl.run.logs.pulse import alert_line
 from opsctl.run.state.chains import counted_since, read_chains, recorded
+from opsctl.slurm.backends import client_for
+
+
+def hold_next_task(task: Task) -> None:
+    """Let what is pending of the task's array wait for the end of this job.
+
+    Slurm no longer counts a job that lost a node and continues (--no-kill) as a running task of its array: it would
+    start the next one beside it, in spite of %1 (22.05).
+    """
+    job = task.allocation
+    if job.array_task and (task.spare or (not task.revision.damage and task.revision.file.slurm.min_nodes)):
+        try:
+            client = client_for(task.cluster)
+            rows = client.jobs(job_ids=[job.array_job_id])
+            client.start_after([one.tasks_id for one in rows if one.is_pending], job.job_id)
+        except SlurmError as error:
+            task.log.add_line(f"opsctl: the next task may start before the end of this job: {error}")
 
 
 def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:
