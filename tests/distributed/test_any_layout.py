@@ -21,7 +21,7 @@ pytestmark = pytest.mark.distributed
 COVERING: dict[str, list[Layout]] = {
     "fp32": [(1, 2, 2), (2, 2, 2), (4, 1, 1)],
     "bf16": [(2, 2, 1), (1, 1, 2)],
-    "modern": [(2, 2, 1), (1, 1, 2)],
+    "modern": [(2, 2, 1), (1, 1, 2), (4, 1, 1)],  # the last has two ranks for each group of keys and values
 }
 KINDS: dict[str, dict[str, Any]] = {"bf16": {"bf16": True}, "modern": WITH_NORMS}
 STEPS = 4
@@ -61,7 +61,7 @@ MOVES: list[tuple[Layout, dict[str, Any], Layout, dict[str, Any]]] = [
         (2, 2, 1),
         {**FOUR, "pp_partition_method": "type:transformer|embedding", "sequence_parallel": True},
         (1, 2, 2),
-        FOUR,
+        {**FOUR, "pp_partition_method": "1,3"},
     ),
 ]
 
