@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from trainer.core.dtypes import DTYPES
 from trainer.kernels.residual import added
 from trainer.model.attention import positions_in_documents
 from trainer.model.dropout import DropoutClock, dropped_at
@@ -43,6 +44,8 @@ class Embedding(nn.Module):
     def __init__(self, shape: ModelShape, parallel: Parallel, clock: DropoutClock, weight_only: bool = False) -> None:
         super().__init__()
         self.shape, self.parallel, self.clock = shape, parallel, clock
+        # Rounded to the weights' type, as for published Gemmas.
+        self.scale = float(torch.tensor(shape.embedding_scale, dtype=DTYPES[shape.precision]))
         weights = LayerWeights(embedding_parameters(shape), shape, parallel)
         self.word_embeddings = VocabParallelEmbedding(weights["word_embeddings.weight"], shape.tokens, parallel)
         if weight_only:
@@ -55,8 +58,8 @@ class Embedding(nn.Module):
     def forward(self, tokens_bs: Tensor) -> Tensor:
         """tokens_bs (int64) -> x_bsh. Raises ValueError for a token beyond the vocabulary, on a CPU."""
         x_bsh = self.word_embeddings(tokens_bs)
-        if self.shape.embedding_scale != 1:
-            x_bsh = x_bsh * self.shape.embedding_scale
+        if self.scale != 1:
+            x_bsh = x_bsh * self.scale
         if self.shape.positions:
             positions_bs = positions_in_documents(self.clock.starts_bs) if self.shape.resets_positions else None
             x_bsh = x_bsh + self.position_embeddings(tokens_bs.shape[1], positions_bs)

@@ -75,6 +75,8 @@ TABLE = [
     (facts(H100, "flash softmax", head_size=256), FLASH),
     (facts(H100, "flash softmax", head_size=320), SOFTMAX),
     (facts(H100, "flash", head_size=84, alibi_features=4), TORCH),
+    (facts(H100, "flash softmax", masked=True), TORCH),
+    (facts(None, "cpp", masked=True), TORCH),
 ]
 
 
@@ -94,6 +96,7 @@ def test_the_first_that_can_is_taken(given: AttentionFacts, by: str) -> None:
         (FLASH, facts(V100, "flash"), r"\b8\.0.*\b7\.0"),
         (FLASH, facts(A100, "flash", dtype=torch.float32), "torch.float32"),
         (FLASH, facts(A100, "flash", head_size=264), "heads of 264"),
+        (FLASH, facts(A100, "flash", masked=True), "a window"),
         (FLASH, facts(None, "flash"), "needs a GPU"),
         (SOFTMAX, facts(A100), "not built"),
         (SOFTMAX, facts(A100, "softmax", dropout=True), "dropout"),
