@@ -241,8 +241,10 @@ def test_three_tasks_that_lose_a_rank_reach_the_limit_and_meet_the_kill_switch_t
             assert after["iteration_at_start"] == before["checkpoint_at_end"]
         trained_steps = [range((start or 0) + 1, end + 1) for _, start, end in shown]
         assert Counter(step for step, _ in log) == Counter(step for steps in trained_steps for step in steps)
-        if case.saves:  # ranks of transformers that see the signal one step apart do not save
-            assert any(one["checkpoint_at_end"] == one["iteration_at_end"] for one in attempts[1:3])
+        if (
+            case.saves
+        ):  # transformers trains one step after its save; ranks that see the signal a step apart do not save
+            assert any(one["checkpoint_at_end"] >= one["iteration_at_end"] - 1 for one in attempts[1:3])
         # Some CPUs round by a tensor's address, so a process that loads its weights may differ in the last bits.
         assert dict(log) == pytest.approx(uninterrupted(case, tmp_path / "alone"), rel=1e-4)
         listed = printed("checkpoints list", training.opsctl.ok("checkpoints", "list", "--json"))

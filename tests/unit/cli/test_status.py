@@ -15,7 +15,7 @@ from opsctl.run.state.identity import make_run_id
 from opsctl.run.state.revisions import publish
 from tests.printed_json import printed
 from tests.reading import read_so_far_bytes
-from tests.tiny_run import ready, write_run
+from tests.tiny_run import ready, write_checkpoint, write_run
 from tests.unit.cli.called import answer, forked, without_slurm
 
 
@@ -52,6 +52,32 @@ def test_a_status_of_a_log_of_any_size_reads_its_end_and_knows_what_came_long_be
     before = read_so_far_bytes()
     assert "iteration 8 of 500" in answer(published, "status").stdout
     assert read_so_far_bytes() - before < 1 << 27, "the program itself, and the log's end"
+
+
+PROGRAM = """
+[run]
+name = "titan"
+
+[slurm]
+nodes = 1
+gpus_per_node = 1
+time = "1:00:00"
+
+[program]
+kind = "torchtitan"
+command = ["torchrun", "-m", "torchtitan.train"]
+steps = 500
+"""
+
+
+def test_status_names_what_cannot_be_done_with_another_program_and_the_minutes_that_a_stop_loses(
+    published: Path,
+) -> None:
+    (published / "run.toml").write_text(PROGRAM)
+    for iteration in (100, 400):
+        write_checkpoint(published, iteration, iteration)
+    shown = re.sub(r"\s+", " ", answer(published, "status").stdout)
+    assert "No save on request: up to 10 min of work is lost at each stop." in shown  # 300 steps of 2 s
 
 
 def test_a_run_that_was_never_submitted_needs_no_slurm_to_say_so(tmp_path: Path) -> None:
