@@ -98,7 +98,9 @@ def program_of(file: RunFile, folder: Path) -> Program | None:
     from opsctl.run.programs.registry import KINDS
 
     stop = None if table.stop == _NO_STOP else table.stop
-    kind = KINDS.get(table.kind) or command.kind_of(stop, table.complete, table.progress, table.resume or ())
+    kind = KINDS.get(table.kind) or command.kind_of(
+        stop, table.complete, table.progress, table.resume or (), not glob.has_magic(table.checkpoints or "*")
+    )
     pattern = table.checkpoints or kind.checkpoints
     return Program(
         kind=kind,

@@ -11,13 +11,18 @@ from opsctl.run.programs.saved_files import number_after, pickle_in_zip, torn_sa
 
 #: The last number in a name is its iteration.
 _NUMBER = re.compile(r"(\d{1,18})(?!.*\d)")
-#: Files of torch.save, and the names of the step inside one whose name has none.
+#: Files of torch.save, and the names of the step inside a single one.
 _ZIPS = (".pt", ".pth", ".ckpt")
 _STEP_NAMES = ("iter_num", "global_step", "iteration", "step")
 
 
-def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, resume: Sequence[str]) -> Kind:
-    """Return the kind that the values of `[program]` describe. progress: a pattern with named groups."""
+def kind_of(
+    stop: str | None, complete: Sequence[str], progress: str | None, resume: Sequence[str], is_single: bool = False
+) -> Kind:
+    """Return the kind that the values of `[program]` describe.
+
+    progress: a pattern with named groups. is_single: the program has one checkpoint, which it writes over.
+    """
     pattern = re.compile(progress) if progress else None
 
     def _progress(line: str) -> Progress | None:
@@ -38,9 +43,9 @@ def kind_of(stop: str | None, complete: Sequence[str], progress: str | None, res
             return None
 
     def _judge(path: Path) -> SavedCheckpoint | None:
-        number = _NUMBER.search(path.stem if path.is_file() else path.name)
-        if number is None and path.is_file():
+        if is_single and path.is_file():
             return _single_file(path)
+        number = _NUMBER.search(path.stem if path.is_file() else path.name)
         return SavedCheckpoint(int(number[1]), path, _problem(path, complete)) if number else None
 
     def _resume(checkpoint: Path) -> Sequence[str]:

@@ -232,7 +232,7 @@ def test_any_command_is_described_by_its_table(tmp_path: Path) -> None:
 
 
 def test_the_step_of_a_single_file_is_read_from_inside(tmp_path: Path) -> None:
-    kind = command.kind_of(None, [], None, [])
+    kind = command.kind_of(None, [], None, [], is_single=True)
     path = tmp_path / "ckpt.pt"
     optimizer = {"state": {0: {"step": torch.tensor(7.0), "exp_avg": torch.zeros(2)}}}
     torch.save({"model": WEIGHTS, "optimizer": optimizer, "iter_num": 250, "best_val_loss": torch.tensor(1.5)}, path)
