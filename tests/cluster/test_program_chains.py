@@ -78,6 +78,13 @@ CASES = {
     "torchrun": Case(
         (), ("torchrun", "plain_ddp.py", *STEPS), (*TORCHRUN, "plain_ddp.py", *STEPS), OWN_FILES, saves=True
     ),
+    "single-file": Case(
+        (),
+        ("torchrun", "plain_ddp.py", *STEPS, "single"),
+        (*TORCHRUN, "plain_ddp.py", *STEPS),
+        OWN_FILES.replace("step-*.pt", "ckpt.pt"),
+        saves=True,
+    ),
     "srun": Case(
         (),
         ("python", "plain_ddp.py", *STEPS),

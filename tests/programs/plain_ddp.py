@@ -1,8 +1,8 @@
 """A plain torchrun script: DDP, a checkpoint every few steps, and a save on SIGTERM.
 
-    torchrun plain_ddp.py STEPS SAVE_EVERY SECONDS_PER_STEP [hook]
+    torchrun plain_ddp.py STEPS SAVE_EVERY SECONDS_PER_STEP [hook | single]
 
-It resumes from the file that OPSCTL_CHECKPOINT names. Each step's data follows from its number.
+With "single" it writes each checkpoint over the one before, as nanoGPT does. It resumes from the file that OPSCTL_CHECKPOINT names. Each step's data follows from its number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-HOOKED = sys.argv[4:] == ["hook"]
+HOOKED, SINGLE = (sys.argv[4:] == [word] for word in ("hook", "single"))
 if HOOKED:
     from opsctl_hook import saved, should_stop
 
@@ -45,8 +45,9 @@ def main() -> None:
         if rank == 0:
             FOLDER.mkdir(exist_ok=True)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save(state, FOLDER / "unfinished")
-            (FOLDER / "unfinished").rename(FOLDER / f"step-{step}.pt")
+            torch.save(state, FOLDER / ("ckpt.pt" if SINGLE else "unfinished"))
+            if not SINGLE:
+                (FOLDER / "unfinished").rename(FOLDER / f"step-{step}.pt")
         dist.barrier()
 
     for step in range(done + 1, steps + 1):
