@@ -2,7 +2,8 @@
 
     torchrun plain_ddp.py STEPS SAVE_EVERY SECONDS_PER_STEP [hook | single]
 
-With "single" it writes each checkpoint over the one before, as nanoGPT does. It resumes from the file that OPSCTL_CHECKPOINT names. Each step's data follows from its number.
+With "single" it writes each checkpoint over the one before, as nanoGPT does. It resumes from the file that
+OPSCTL_CHECKPOINT names. Each step's data follows from its number.
 """
 
 from __future__ import annotations
