@@ -6,6 +6,7 @@ and of the virtual environments whose `bin` folders OPSCTL_TEST_PROGRAMS names, 
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import json
 import os
@@ -203,6 +204,7 @@ def test_three_tasks_that_lose_a_rank_reach_the_limit_and_meet_the_kill_switch_t
     local_cluster: RunningCluster, tmp_path: Path, name: str
 ) -> None:
     case = CASES[name]
+    faulthandler.cancel_dump_traceback_later()  # each wait has a limit
     with open_folder() as folder:
         training = Training(Opsctl(local_cluster, folder))
         prepare(case, folder)
@@ -234,12 +236,15 @@ def test_three_tasks_that_lose_a_rank_reach_the_limit_and_meet_the_kill_switch_t
         training.opsctl.ok("kill-switch", "trigger")
         training.wait_until_left(chain, _PATIENCE_S)
         training.opsctl.ok("kill-switch", "deactivate")
-        training.wait_until_left(training.submit("1-2%1"), _PATIENCE_S)
+        rest = training.submit("1-2%1")
+        wait_until(lambda: training.recorded()[-1].get("reason") == "finished", _PATIENCE_S, "the end of the training")
+        training.wait_until_left(rest, _PATIENCE_S)
 
         attempts = _of_tasks(training)
         shown = [(one["reason"], one["iteration_at_start"], one["iteration_at_end"]) for one in attempts]
         print(name, shown, [one["checkpoint_at_end"] for one in attempts])
-        assert [one["reason"] for one in attempts] == ["signal", "exit-duration", "kill-switch", "finished"], shown
+        reasons = [one["reason"] for one in attempts]
+        assert reasons == ["signal", "exit-duration", "kill-switch", "finished"], (training.recorded(), training.log())
         failed = attempts[0]["first_failure"]
         assert (failed["rank"], failed["signal"]) == (case.nodes - 1, 9)
         log = case.printed(training.log())
