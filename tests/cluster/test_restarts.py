@@ -92,20 +92,25 @@ def test_the_job_restarts_after_a_killed_rank_and_a_hang_and_leaves_when_the_kil
     assert len({seen for seen in map(frozenset, losses(training).values()) if len(seen) > 1}) == 0
 
 
+def keep_only_snapshots(training: Training) -> None:
+    """Save nothing in a test's time, and keep a snapshot of every fifth iteration."""
+    path = training.opsctl.folder / "run.toml"
+    path.write_text(path.read_text().replace("save_interval = 10\n", "save_interval = 1000\nsnapshot_interval = 5\n"))
+
+
+def wait_for_a_snapshot(job: int) -> None:
+    """Wait until both nodes have both pieces of an iteration."""
+    pieces = f"trainer-memory.{job}.*/*/piece.json"
+    wait_until(lambda: len(list(Path("/dev/shm").glob(pieces))) >= 4, START_S, "both pieces on both nodes")
+
+
 def test_a_restart_resumes_from_memory_and_the_end_of_the_job_frees_it(training: Training) -> None:
     training.write(restarts=1)
-    run_file = training.opsctl.folder / "run.toml"
-    text = run_file.read_text().replace("save_interval = 10\n", "save_interval = 1000\nsnapshot_interval = 5\n")
-    run_file.write_text(text)
+    keep_only_snapshots(training)
     chain = training.submit("1-1")
     training.wait_for_iteration(12)
     first = training.first_attempt()
-    memory = Path("/dev/shm")
-    wait_until(
-        lambda: len({path.parent for path in memory.glob(f"trainer-memory.{first['job_id']}.*/*/piece.json")}) >= 4,
-        START_S,
-        "both pieces on both nodes",
-    )
+    wait_for_a_snapshot(first["job_id"])
     kill(training.rank(first["job_id"], 1)["pid"])
     training.wait_for_log("START TIME:", 2)
     before = len(training.iterations())
@@ -115,15 +120,18 @@ def test_a_restart_resumes_from_memory_and_the_end_of_the_job_frees_it(training:
     assert {iteration for iteration, seen in losses(training).items() if len(seen) > 1} == set()
     kill(training.rank(training.recorded()[1]["job_id"], 0)["pid"])
     training.wait_until_left(chain)
-    assert list(memory.glob(f"trainer-memory.{first['job_id']}.*")) == []
+    assert list(Path("/dev/shm").glob(f"trainer-memory.{first['job_id']}.*")) == []
 
 
 def test_a_lost_node_is_replaced_by_the_spare_and_excluded_in_the_same_job(training: Training) -> None:
+    """The spare gets the lost node's piece from the copy on the other node."""
+    keep_only_snapshots(training)
     run_file = training.opsctl.folder / "run.toml"
     run_file.write_text(run_file.read_text().replace("[slurm]\n", '[slurm]\nspare = 1\nprobe = "off"\n'))
     chain = training.submit("1-2")
     training.wait_for_iteration(2)
     first = training.first_attempt()
+    wait_for_a_snapshot(first["job_id"])
     lost, spare = first["nodes"][1:]
     training.opsctl.cluster.kill_node(lost)
     training.opsctl.cluster.run("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
@@ -132,6 +140,7 @@ def test_a_lost_node_is_replaced_by_the_spare_and_excluded_in_the_same_job(train
     training.wait_for_iteration(1, after_lines=before)
     first, second = training.recorded()
     assert (first["reason"], first["lost_nodes"]) == ("node-failure", [lost])
+    assert training.iterations()[before] % 5 == 1 and training.iterations()[before] > 5
     assert second["job_id"] == first["job_id"] and training.rank(second["job_id"], 1)["node"] == spare
     (excluded,) = json.loads(training.opsctl.ok("exclude", "list", "--json"))["exclusions"]
     assert excluded["node"] == lost
