@@ -18,12 +18,13 @@ import pytest
 
 from opsctl.jobs.runner import batch
 from opsctl.jobs.runner.main_log import MainLog
+from opsctl.jobs.runner.own_lease import WaitPolicy
 from opsctl.jobs.runner.requests import RequestHandler
 from opsctl.jobs.runner.standby import Standby
 from opsctl.jobs.runner.task import Task
 from opsctl.jobs.signals import Signals
 from opsctl.run.attempts.ending import Ending
-from opsctl.run.attempts.events import Attempt, append_opened
+from opsctl.run.attempts.events import Attempt, append_opened, read
 from opsctl.run.config.load import load_run_file
 from opsctl.run.state import revisions
 from opsctl.run.state.lease import Held
@@ -100,6 +101,20 @@ def test_what_became_of_an_attempt_that_could_not_say_it_is_one_line_of_the_next
     run(task, monkeypatch)
     (said,) = [line for line in task.paths.main_log.read_text().splitlines() if "attempt 1" in line]
     assert said.startswith("opsctl: ") and all(fact in said for fact in ("job 7", "signal", "FAILED"))
+
+
+def test_an_end_that_a_full_disk_kept_off_the_record_is_recorded_before_the_next_attempt(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Attempt(number=1, id="12-a", job_id=12, opened_at=NOON, user="ann")
+    append_opened(task.paths, before)
+    ended = msgspec.structs.replace(before, closed_at=NOON, closed_by="job", reason=Ending.SIGNAL)
+    handler = cast(RequestHandler, SimpleNamespace(attempt=ended, attempt_ids=["12-a"], to_end=None, news=list))
+    monkeypatch.setattr(batch, "_close_lost", lambda task, *_: read(task.paths))
+    monkeypatch.setattr(batch, "_turn", lambda *_: None)
+    batch._train(task, Signals(), WaitPolicy(), handler)
+    first = read(task.paths)[0]
+    assert (first.id, first.reason, first.closed_by) == ("12-a", Ending.SIGNAL, "job")
 
 
 @pytest.mark.parametrize("lost", ["x2", ""])

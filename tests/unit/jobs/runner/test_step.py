@@ -297,3 +297,23 @@ def test_the_rest_of_a_step_is_killed_after_a_launcher_failed_unless_the_job_is_
     called = tmp_path / "called"
     assert called.exists() != is_told
     assert is_told or called.read_text().split()[-2:] == ["--signal=KILL", "12.3"]
+
+
+def test_a_scancel_that_hangs_does_not_outlive_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "FOLLOW_S", 0.0)
+    scancel = tmp_path / "scancel"
+    scancel.write_text('#!/bin/sh\necho $$ > "$D/called"\nexec sleep 600\n')
+    scancel.chmod(0o755)
+    lines = "srun: error: node2: task 1: Exited with exit code 1\\nsrun: Terminating StepId=12.3\\n"
+    script = f"printf '{lines}'; until [ -s \"$D/called\" ]; do sleep 0.05; done; exit 1"
+    step = Step(
+        ["/bin/sh", "-c", script],
+        {"PATH": f"{tmp_path}:/usr/bin:/bin", "D": str(tmp_path)},
+        MainLog(tmp_path, tmp_path / "main_log.txt", copy_to_fd=None),
+        Signals(),
+        tmp_path,
+        tmp_path / "stop-request",
+        has_left=lambda: False,
+    )
+    assert step.run() == 1
+    assert not Path("/proc", (tmp_path / "called").read_text().strip()).exists()
