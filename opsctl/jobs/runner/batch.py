@@ -25,6 +25,7 @@ from opsctl.jobs.runner.own_attempt import (
     lost_line,
     new_attempt,
     new_attempt_id,
+    record_end,
     record_short,
     start_line,
 )
@@ -168,6 +169,8 @@ def _close_lost(task: Task, client: SlurmClient, own_job_id: int | None = None) 
 def _train(task: Task, signals: Signals, patience: WaitPolicy, handler: RequestHandler) -> int:
     """Wait for the lease, then train."""
     was_open = {attempt.id for attempt in attempts_file.read(task.paths) if attempt.is_open}
+    if handler.attempt is not None and handler.attempt.id in was_open:  # the disk was full
+        record_end(task, handler.attempt)
     attempts = _close_lost(task, task.client, task.allocation.requeued_id)
     deadline = time.monotonic() + _COMPLETING_S
     while any(attempt.is_open for attempt in attempts) and time.monotonic() < deadline and not signals.any:

@@ -120,14 +120,15 @@ def close(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd) -> Att
 
     The verdict takes its time, in which this process may be killed: the first closing is on record before.
     """
-    is_on_record = _append_closed(task, ended)
+    is_on_record = record_end(task, ended)
     judged = with_verdict(task, paths, ended, step_end)
     if judged != ended or not is_on_record:
-        _append_closed(task, judged)
+        record_end(task, judged)
     return judged
 
 
-def _append_closed(task: Task, ended: Attempt) -> bool:
+def record_end(task: Task, ended: Attempt) -> bool:
+    """Append the closing of an attempt; return False, and report why, if that is not possible."""
     try:
         attempts_file.append_closed(task.paths, ended)
     except OSError as error:  # a full disk must not cost the exit status

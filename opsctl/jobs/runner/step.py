@@ -118,6 +118,9 @@ class Step:
         for line in self._progress.last() if self._progress else ():
             self.log.add_line(line)
         self.log.close()
+        if self._killer is not None:  # the step has ended, also where no controller answered
+            self._killer.kill()
+            self._killer.wait()
         code = self._srun.wait()
         return code if code >= 0 else 128 - code
 
