@@ -5,7 +5,7 @@
 
 Both train a tiny model on a local cluster. `failures` ends with a comparison: the weights must equal those of a
 training without failures, bit by bit. An error names the failure after which something was wrong: also if new
-iterations took more than `--longest` seconds, from the failure or from the repair of what the training needs.
+iterations took more than `--longest` seconds after it, or two jobs ran at once.
 It runs as root, because a full disk is a small file system that it mounts.
 """
 
@@ -296,10 +296,16 @@ def failures(cluster: RunningCluster, folder: Path, asked: argparse.Namespace) -
         print(f"failure {number + 1}: {name} at iteration {log.highest()}", flush=True)
         for one in chosen:
             one(scene)
-        before = log.highest()
-        until(lambda: log.highest() > before + 5 or is_stuck(scene), f"end of {name}", asked.longest)  # noqa: B023
-        submits += repair(scene)
-        took_s = until(lambda: log.highest() > before + 5, f"iteration after {name}", asked.longest)  # noqa: B023
+        goal, began = log.highest() + 5, time.monotonic()
+        while log.highest() <= goal:
+            if time.monotonic() - began > asked.longest:
+                raise TimeoutError(f"no iteration within {asked.longest:.0f} s after {name}")
+            if running(scene.training) == 0:
+                submits += repair(scene)
+            time.sleep(_POLL_S)
+        took_s = time.monotonic() - began
+        assert (running(scene.training) or 0) < 2, f"two jobs run after {name}"
+        repair(scene)
         assert published(training) >= newest, f"latest went back after {name}"
         check(training, log)
         seen[name] += 1
@@ -323,10 +329,10 @@ def failures(cluster: RunningCluster, folder: Path, asked: argparse.Namespace) -
     compare(*map(tensors, names))
 
 
-def is_stuck(scene: Scene) -> bool:
-    """Return whether only a repair helps: no job trains, or can be started."""
-    states = scene.training.opsctl.cluster.run("squeue", "-h", "-t", "running", check=False)
-    return states.returncode == 0 and not states.stdout.strip()
+def running(training: Training) -> int | None:
+    """Return the number of running jobs; None if Slurm does not answer."""
+    states = training.opsctl.cluster.run("squeue", "-h", "-t", "running", check=False)
+    return len(states.stdout.splitlines()) if states.returncode == 0 else None
 
 
 def tensors(folder: Path) -> dict[str, Any]:
@@ -378,7 +384,8 @@ def main(words: Sequence[str] = ()) -> None:
         except BaseException:
             kept = tempfile.mkdtemp(prefix="soak-", dir="/tmp")
             subprocess.run(["cp", "-a", runs, kept], check=False, timeout=600)
-            print(f"the runs are kept in {kept}", flush=True)
+            subprocess.run(["cp", "-a", Path(name) / "c" / "log", kept], check=False, timeout=600)
+            print(f"the runs and Slurm's logs are kept in {kept}", flush=True)
             raise
 
 
