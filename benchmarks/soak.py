@@ -302,7 +302,7 @@ def failures(cluster: RunningCluster, folder: Path, asked: argparse.Namespace) -
                 raise TimeoutError(f"no iteration within {asked.longest:.0f} s after {name}")
             if running(scene.training) == 0:
                 submits += repair(scene)
-            time.sleep(_POLL_S)
+            time.sleep(0.5)
         took_s = time.monotonic() - began
         assert (running(scene.training) or 0) < 2, f"two jobs run after {name}"
         repair(scene)
