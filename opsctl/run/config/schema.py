@@ -241,7 +241,6 @@ class EnvironmentTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()  # GPUs that extensions are compiled for, as "8.0"; they are TORCH_CUDA_ARCH_LIST
     extensions: tuple[str, ...] = ()  # compiled ahead: DeepSpeed's ops by name, or "module:function" that compiles
     imports: tuple[str, ...] = ()  # modules that have to be importable before the environment is used
-    hub: tuple[str, ...] = ()  # repositories of the Hugging Face hub that training reads, fetched into its cache
 
 
 class EvaluationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

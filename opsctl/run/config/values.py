@@ -135,7 +135,7 @@ _RULES = (
     ("retention", "every until_backed_up", _from(0)),
     ("retention", "full_percent", _between(0, 100)),
     ("retention", "pinned", _ITERATION),
-    ("environment", "folder python requirements find_links modules hub", _ARGUMENT),
+    ("environment", "folder python requirements find_links modules", _ARGUMENT),
     (
         *("environment", "index"),
         _like(r"(https?|file)://[^@\s?#]*", "an address like https://host/simple, without a user or password", False),

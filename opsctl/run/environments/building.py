@@ -40,14 +40,6 @@ _LAST_LINES = 3
 #: The user's settings of the installers, which would change a build; settings for reaching an index stay.
 _SETTINGS = ("PIP_", "UV_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 _KEPT = ("UV_HTTP_TIMEOUT", "UV_INDEX_USERNAME", "UV_INDEX_PASSWORD")
-#: The files of a repository that training reads: tokenizer and configuration, not the weights.
-_FETCHED = ("*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken")
-_FETCH = """
-import sys
-from huggingface_hub import snapshot_download
-for name in sys.argv[2:]:
-    snapshot_download(name, allow_patterns=sys.argv[1].split())
-"""
 _COMPILE = """
 import importlib, sys
 module, _, function = sys.argv[1].partition(":")
@@ -122,7 +114,6 @@ def planned(recipe: Recipe, offline: bool, again: bool) -> list[str]:
     table = recipe.table
     return [
         *(f"{words}: {' '.join(command)}" for words, command in stages(recipe, recipe.places.built / "DATE", offline)),
-        *([f"fetch from the hub: {', '.join(table.hub)}"] if table.hub and not offline else []),
         *(f"compile {name}" for name in table.extensions),
         *([f"import {', '.join(table.imports)}"] if table.imports else []),
         f"point {recipe.places.current} to it",
@@ -170,7 +161,6 @@ def _activation_script(recipe: Recipe, folder: Path) -> str:
         group=recipe.group,
         modules=recipe.table.modules,
         architectures=recipe.table.architectures,
-        hub=str(recipe.places.hub) if recipe.table.hub else "",
     )
 
 
@@ -197,9 +187,6 @@ def _fill(recipe: Recipe, folder: Path, text: str, offline: bool, report: Callab
     # uv ignores the umask for some files.
     step("close it to others", ("/bin/chmod", "-R", "o-rwx", str(folder)), os.environ)
     write_atomically(places.folder, script, text)
-    if table.hub and not offline:
-        command = (sys.executable, "-P", "-c", _FETCH, " ".join(_FETCHED), *table.hub)
-        step(f"fetch {', '.join(table.hub)} from the hub", command, _environment_of_the_hub(places, os.environ))
     for name in table.extensions:
         sourced(f"compile {name}", _COMPILE, name)
     if table.imports:
@@ -240,14 +227,6 @@ def _environment_of_uv(places: Places) -> dict[str, str]:
         "UV_NO_PROGRESS": "1",
     }
     return {**kept, **own}
-
-
-def _environment_of_the_hub(places: Places, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the hub's variables. The token stays at its place, so that it is not stored next to the downloads."""
-    cache = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "/")) / ".cache")
-    home = environment.get("HF_HOME") or str(Path(cache) / "huggingface")
-    token = environment.get("HF_TOKEN_PATH") or str(Path(home) / "token")
-    return {**environment, "HF_HOME": str(places.hub), "HF_TOKEN_PATH": token, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
 def _is_of(places: Places, folder: Path, recipe: Recipe) -> bool:

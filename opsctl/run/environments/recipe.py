@@ -31,7 +31,6 @@ class Places:
         self.current = folder / CURRENT  # the link
         self.activate = folder / ACTIVATE  # what `[run] environment` names
         self.downloads = folder / "downloads"  # uv's own cache
-        self.hub = folder / "hub"  # HF_HOME of the environments
         self.lock = folder / "lock"  # held while one is built
 
     def newest(self) -> Path | None:

@@ -6,8 +6,6 @@ import fcntl
 import grp
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from opsctl.run.config.load import load_run_file
 from opsctl.run.environments.building import planned
 from opsctl.run.environments.query import ask
 from opsctl.run.environments.recipe import BUILT, LOCK, recipe_of
-from tests.hub_server import hub_server
 from tests.tiny_run import write_run
 from tests.tiny_wheel import make_wheel
 from tests.unit.run.environments.built_runs import built, find_uv, seen_by, write_built_run
@@ -106,34 +103,6 @@ def test_extensions_are_compiled_ahead_for_the_runs_architectures_where_only_thi
     assert found.variables["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0"
 
 
-def test_what_training_reads_of_the_hub_is_fetched_and_found_by_a_node_that_asks_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client's own offline mode finds it; the weights and the token stay at their places."""
-    with hub_server(tmp_path / "far") as hub:
-        hub.make_repo("lab/words")
-        hub.commit("lab/words", {"tokenizer.json": b"{}", "config.json": b"{}", "model.safetensors": b"weights"})
-        for name, value in hub.environment(tmp_path / "login").items():
-            monkeypatch.setenv(name, value)
-        loaded = write_built_run(tmp_path, more='hub = ["lab/words"]')
-        built(loaded)
-        assert any(one.bears_token for one in hub.requests)
-    places = recipe_of(loaded).places
-    assert not [path for path in places.folder.rglob("*token") if path.is_file()]
-    code = (
-        "from huggingface_hub import hf_hub_download as get, try_to_load_from_cache as cached\n"
-        "print(open(get('lab/words', 'tokenizer.json')).read(), cached('lab/words', 'model.safetensors'))"
-    )
-    shown = subprocess.run(
-        ["bash", "-c", 'set +eu; source "$1"; exec "$2" -c "$3"', "job", places.activate, sys.executable, code],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert shown.stdout == "{} None\n", shown.stderr
-
-
 def test_two_builds_at_once_are_one(tmp_path: Path) -> None:
     loaded = write_built_run(tmp_path)
     built(loaded)
@@ -168,10 +137,10 @@ def test_with_a_group_it_is_the_groups_and_nobody_elses(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_every_step_and_changes_nothing(tmp_path: Path) -> None:
-    loaded = write_built_run(tmp_path, 'extensions = ["cpu_adam"]\nhub = ["gpt2"]')
+    loaded = write_built_run(tmp_path, 'extensions = ["cpu_adam"]')
     before = sorted(tmp_path.rglob("*"))
     words = "\n".join(planned(recipe_of(loaded), offline=False, again=False))
-    assert "uv pip compile" in words and "compile cpu_adam" in words and "hub: gpt2" in words
+    assert "uv pip compile" in words and "compile cpu_adam" in words
     assert sorted(tmp_path.rglob("*")) == before
 
 
