@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from opsctl.run.config.expanded import ExpandedRun
-from trainer.formats.checkpoint.changes import ALLOW, Identity, sample_order_change
+from trainer.formats.checkpoint.changes import Identity
 from trainer.formats.checkpoint.manifest import Found
-from trainer.formats.checkpoint.starting import found_at_start, schedule_to_resume_with, uses_weights_only
+from trainer.formats.checkpoint.starting import found_at_start, schedule_to_resume_with
 from trainer.formats.data.data_identity import data_facts
 from trainer.formats.errors import CheckpointError, DataError
 from trainer.recipe.layout import Layout
@@ -35,7 +35,7 @@ def resumption_problem(run: ExpandedRun) -> str | None:
         schedule_to_resume_with(found.folder, manifest, identity, LearningRateSchedule.of(options), options)
     except (CheckpointError, ValueError) as error:
         return str(error)
-    return _another_order(found, options)
+    return None
 
 
 def layout_change(run: ExpandedRun) -> tuple[str, str] | None:
@@ -56,23 +56,6 @@ def _to_go_on_from(run: ExpandedRun) -> Found | None:
     options, own = run.options, run.paths.checkpoints
     is_elsewhere = options.load_step is not None and options.load != options.save
     return found_at_start(options.replace(load=options.load if is_elsewhere else str(own), save=str(own)))
-
-
-def _another_order(found: Found, options: Options) -> str | None:
-    """Return why the order of samples would differ from the checkpoint's, if that is known here."""
-    allowed = options["allow_changed"] or ()
-    if uses_weights_only(found.manifest, options) or "sample_order" in allowed:
-        return None
-    try:
-        why = sample_order_change(found.manifest, options)
-    except (DataError, OSError):  # not readable on this machine
-        return None
-    if why is None:
-        return None
-    return (
-        f"{found.folder} is of another training: the order of the samples changes, {why}. Give a length with as "
-        f"many passes as the checkpoint's, or {ALLOW} sample_order to continue with the new order"
-    )
 
 
 def _data_seen_from_here(options: Options) -> dict[str, Any]:

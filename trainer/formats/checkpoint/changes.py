@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,13 +10,10 @@ from typing import Any
 from trainer.formats.checkpoint.history import Change
 from trainer.formats.checkpoint.manifest import Manifest
 from trainer.formats.data import data_identity
-from trainer.formats.data.data_sources import Source, groups, tokens_of
-from trainer.formats.data.index_header import read_header
 from trainer.formats.errors import CheckpointError
 from trainer.recipe.identity import EVALUATION_DATA, ONCE_UNKNOWN, TRAINING, settings_in_force, training_facts
 from trainer.recipe.layout import Layout
 from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
-from trainer.recipe.lengths import End, EpochPlan, plan_epochs, sizes_to_build
 from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 
@@ -182,81 +178,3 @@ def _value_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value))
     return "none" if value is None else str(value)
-
-
-#: The settings that decide a length.
-_LENGTH = ("train_samples", "train_iters", "train_tokens", "global_batch_size", "rampup_batch_size")
-_THRESHOLD = "separate_last_epoch_threshold"
-#: With fewer samples, or one document, another order may begin with the same samples by chance.
-_PLACES = 16
-#: For a part of a larger file, adding up the lengths takes too long.
-_MOST_LENGTHS = 20_000_000
-
-
-def sample_order_change(manifest: Manifest, options: Mapping[str, Any]) -> str | None:
-    """Return the changes that reorder the samples, with both values; None without any, or if it cannot be determined.
-
-    Raises DataError if the data's headers cannot be read, and OSError.
-    """
-    order, settings = manifest.training.get("sample_order"), manifest.settings
-    if not order or any(name not in settings for name in (*_LENGTH, _THRESHOLD)):
-        return None
-    before, now = (_samples_to_read(one, manifest) for one in ({**options, **settings}, options))
-    thresholds = settings[_THRESHOLD], options[_THRESHOLD]
-    if before is None or now is None or (before, thresholds[0]) == (now, thresholds[1]):
-        return None
-    (group,) = groups(options, "train")
-    if len(group.sources) > 1 and "sources" not in order:
-        return None  # the first samples of a blend may contain none of the file whose order changed
-    asked = zip(group.sources, _sizes(group.sources, before), _sizes(group.sources, now), strict=True)
-    for source, *sizes in asked:
-        tokens = _tokens(source, max(sizes) * options["seq_length"] + 1)
-        if tokens is None:
-            continue
-        plans = [plan_epochs(tokens, options["seq_length"], *one) for one in zip(sizes, thresholds, strict=True)]
-        if min(one.samples for one in plans) >= _PLACES and _shuffles(plans[0]) != _shuffles(plans[1]):
-            before_text, now_text = map(_plan_text, plans)
-            return f"{before_text} -> {now_text} over {source.prefix} for {before:,} -> {now:,} samples"
-    return None
-
-
-def _samples_to_read(options: Mapping[str, Any], manifest: Manifest) -> int | None:
-    """Return the number of samples in the trainer's orders; None if it depended on where its process began."""
-    if options["train_tokens"] is not None:
-        return None
-    if options["train_iters"] is not None:
-        batch = options["global_batch_size"]
-        is_even = manifest.consumed_train_samples == manifest.iteration * batch
-        if options["rampup_batch_size"] is not None or not is_even:
-            return None
-    return End.of(options).samples_to_read(manifest)
-
-
-def _sizes(sources: Sequence[Source], samples: int) -> list[int]:
-    """Return the number of samples to build of each source."""
-    weights = [source.weight for source in sources]
-    if weights == [None]:
-        return [samples]
-    in_all = math.fsum(weight or 0.0 for weight in weights)
-    return sizes_to_build([(weight or 0.0) / in_all for weight in weights], samples)
-
-
-def _tokens(source: Source, enough: int) -> int | None:
-    """Return a source's tokens, counted up to `enough`; None for one document or too many lengths."""
-    header = read_header(source.prefix)
-    first, last = source.documents(header.sequences)
-    if last - first < 2:
-        return None
-    if (first, last) == (0, header.sequences):
-        return header.tokens
-    return tokens_of(header, first, last, enough) if last - first <= _MOST_LENGTHS else None
-
-
-def _shuffles(plan: EpochPlan) -> tuple[int, bool]:
-    """Return the parts of a plan that its shuffles depend on."""
-    return plan.epochs, plan.separate_last_epoch
-
-
-def _plan_text(plan: EpochPlan) -> str:
-    passes = f"{plan.epochs} pass{'es' if plan.epochs > 1 else ''}"
-    return f"{passes}, the last apart" if plan.separate_last_epoch else passes

@@ -106,19 +106,3 @@ def test_more_nodes_than_the_ramps_start_fits_are_taken_once_it_is_behind(tmp_pa
         check(run, ChainOptions())
     write_checkpoint(tmp_path, 30, 120)
     assert check(run, ChainOptions()).run.layout.data == 8
-
-
-def test_a_length_that_shuffles_the_data_anew_is_refused_before_a_chain_waits(tmp_path: Path) -> None:
-    run = run_with_a_checkpoint(tmp_path, train_samples=8000)
-    manifest = tmp_path / "output" / "checkpoints" / "global_step10" / "manifest.json"
-    length = {"train_samples": 4000, "train_iters": None, "train_tokens": None}
-    settings = {**length, "global_batch_size": 8, "rampup_batch_size": None, "separate_last_epoch_threshold": 0.8}
-    said = {**json.loads(manifest.read_text()), "training": {"sample_order": {"16": "0" * 16}}, "settings": settings}
-    manifest.write_text(json.dumps(said))
-    with pytest.raises(RunFileError, match=r"126 passes.* -> 251 .*4,000 -> 8,000 samples"):
-        check(run, ChainOptions(arguments=("--override-lr-scheduler",)))
-    allowed = ("--override-lr-scheduler", "--allow-changed", "sample_order")
-    assert check(run, ChainOptions(arguments=allowed)).warnings == ()
-    assert check(run, ChainOptions(arguments=("--finetune",))).warnings == ()
-    (tmp_path / "data.idx").rename(tmp_path / "elsewhere.idx")
-    check(run, ChainOptions(arguments=("--override-lr-scheduler",)), files=False)
