@@ -130,29 +130,21 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
 @click.argument("prefixes", metavar="[PREFIX]...", nargs=-1)
 @run_option
 @click.option("--iterations", metavar="A:B", help="Print the samples of iterations A to B, inclusive, counted from 1.")
-@click.option(
-    "--mixture",
-    metavar="[UP_TO]",
-    is_flag=False,
-    flag_value="",
-    help="Print each data set's share of the first UP_TO samples [default: of the latest checkpoint, or all].",
-)
 @json_option(
     data_sets=("list[trainer.formats.data.data_inspected.InspectedSet]", "of data sets"),
     samples=("trainer.formats.data.data_inspected.ReadSamples", "with `--iterations`"),
-    mixture=("trainer.formats.data.data_inspected.RealisedMixture", "with `--mixture`"),
 )
-def inspect(prefixes: tuple[str, ...], run: str | None, as_json: bool, **what: str | None) -> int:
+def inspect(prefixes: tuple[str, ...], run: str | None, iterations: str | None, as_json: bool) -> int:
     """Print the contents of data sets, or what a run reads.
 
     PREFIX names a data set; the default is the run's training data. --iterations prints the text of the samples and
-    marks skipped ones. --mixture prints the share of each data set and the iterations at which its epochs end.
+    marks skipped ones.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
 
-    words = option_words(what)
-    if len(words) > 1 or (prefixes and (words or run is not None)):
-        raise click.UsageError("give one of PREFIX, --iterations and --mixture; --run is for what a run reads")
+    words = option_words({"iterations": iterations})
+    if prefixes and (words or run is not None):
+        raise click.UsageError("give PREFIX or --iterations; --run is for what a run reads")
     arguments: Sequence[str] = prefixes
     if words:
         expanded = _expanded(run)

@@ -46,8 +46,3 @@ def test_samples_are_those_that_each_iteration_read_though_the_batches_were_othe
     shown = [tokens_line(one["iteration"], one["sample"], np.array(one["tokens"], np.int64)) for one in samples]
     assert len(shown) == 92 and sorted(shown) == sorted(printed)
     assert {one["iteration"] for one in samples if one["skipped"]} == {1, 5, 6}
-    mixture = inspected("mixture", "--mixture")
-    counts = (mixture["up_to"], mixture["iteration"], mixture["samples"], mixture["skipped_samples"])
-    assert counts == (92, 8, 92 - 36, 36) and mixture["is_checkpoints_order"] is True
-    for one in mixture["sources"]:
-        assert one["samples"] == sum(not read["skipped"] and read["data"] == one["data"] for read in samples)

@@ -1,7 +1,7 @@
 """`python -m trainer.data.inspection [PREFIX...]`, or `--iterations A:B --world-size N -- OPTIONS`: inspect data.
 
 For prefixes it prints the contents. For a training, whose OPTIONS are those of `trainer.pretrain_gpt`, it prints the
-samples of some iterations, or the use of each data set so far. It writes nothing.
+samples of some iterations. It writes nothing.
 """
 
 from __future__ import annotations
@@ -15,26 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.core.console import complain, printable
 from trainer.data.build import build_datasets
 from trainer.data.gpt_dataset import BlendedDataset, GPTDataset
 from trainer.data.index_cache import IndexCache
 from trainer.data.indexed import IndexedTokens
-from trainer.data.program import aligned, run_program
+from trainer.data.program import run_program
 from trainer.data.sample_order import sample_order
 from trainer.formats.checkpoint.batch_history import BatchHistory
 from trainer.formats.checkpoint.changes import training_changes
 from trainer.formats.checkpoint.starting import manifest_at_start, parse_to_start
 from trainer.formats.data.data_inspected import (
-    EpochEnd,
     InspectedSet,
     ReadPiece,
     ReadSample,
     ReadSamples,
-    RealisedMixture,
-    RealisedSource,
     SequenceLengths,
     SetNotes,
 )
@@ -62,9 +58,6 @@ def parser() -> argparse.ArgumentParser:
         "python -m trainer.data.inspection", description="What is in data files.", allow_abbrev=False
     )
     result.add_argument("--iterations", metavar="A:B", help="samples of these iterations, both included, from 1")
-    result.add_argument(
-        "--mixture", metavar="UP_TO", nargs="?", const="", help="the use of each data set in a training"
-    )
     result.add_argument("--world-size", type=int, default=1, help="the number of ranks of the training")
     result.add_argument("--json", action="store_true", help="print JSON with schema_version")
     result.add_argument("words", nargs="*", metavar="PREFIX", help="or after --: the options of the training")
@@ -74,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Return 0 on success, 1 after a failure, 2 for wrong usage or data, 130 if interrupted."""
     arguments = parser().parse_args(argv)
-    work = _mixture if arguments.mixture is not None else _samples if arguments.iterations is not None else _sets
+    work = _samples if arguments.iterations is not None else _sets
     return run_program(lambda: work(arguments), lambda: "nothing is written")
 
 
@@ -136,19 +129,13 @@ def _set_lines(one: InspectedSet) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Training:
-    """The samples of each iteration. consumed: samples, by the checkpoint that the training resumes from."""
+    """The samples of each iteration."""
 
     options: Options
     dataset: GPTDataset | BlendedDataset
     history: BatchHistory
     iterations: int  # of the whole training
-    consumed: int
     is_checkpoints_order: bool | None  # None: there is no checkpoint, or it does not record it
-
-    @property
-    def end(self) -> int:
-        """Samples consumed at the training's end."""
-        return self.history.samples_after(self.iterations)
 
     @property
     def sources(self) -> Sequence[GPTDataset]:
@@ -174,9 +161,8 @@ def _training(arguments: argparse.Namespace) -> _Training:
             "warning: the latest checkpoint's training read its samples in another order: this is the order "
             "of the current options"
         )
-    consumed = manifest.consumed_train_samples if manifest else 0
     history = BatchHistory.of(options, manifest)
-    return _Training(options, data, history, lengths.train_iterations, consumed, is_checkpoints_order)
+    return _Training(options, data, history, lengths.train_iterations, is_checkpoints_order)
 
 
 def _samples(arguments: argparse.Namespace) -> None:
@@ -243,87 +229,6 @@ def _sample_lines(one: ReadSample) -> Iterator[str]:
     yield f"sample {one.sample}, iteration {one.iteration}{skipped}, {printable(one.data)}: {pieces}"
     text = " ".join(map(str, one.tokens)) if one.text is None else printable(one.text)
     yield f"  {text if len(text) <= _WIDTH else f'{text[: _WIDTH - 1]}…'}"
-
-
-def _mixture(arguments: argparse.Namespace) -> None:
-    training, text = _training(arguments), arguments.mixture
-    if not re.fullmatch("[0-9]{0,18}", text):
-        raise DataError(f"--mixture {text}: expected a number of samples consumed")
-    up_to = int(text) if text else training.consumed or training.end
-    if up_to > training.end:
-        raise DataError(f"--mixture {up_to}: the training ends with {training.end:,} samples consumed")
-    skipped = training.history.skipped_samples(up_to)
-    trained = up_to - sum(last - first for first, last in skipped)
-    sources = [_realised(training, number, up_to, skipped, trained) for number in range(len(training.sources))]
-    mixture = RealisedMixture(
-        up_to=up_to,
-        iteration=training.history.known_iteration_of(up_to - 1) if up_to else None,
-        end_sample=training.end,
-        samples=trained,
-        skipped_samples=up_to - trained,
-        sequence_length=training.dataset.sequence_length,
-        is_checkpoints_order=training.is_checkpoints_order,
-        sources=sources,
-    )
-    if arguments.json:
-        sys.stdout.write(printed_json_text("mixture", mixture))
-    else:
-        print("\n".join(_mixture_lines(mixture)))
-
-
-def _realised(
-    training: _Training, number: int, up_to: int, skipped: Sequence[tuple[int, int]], trained: int
-) -> RealisedSource:
-    source, places, asked = training.sources[number], np.arange(training.end), 1.0
-    if isinstance(training.dataset, BlendedDataset):
-        places = np.flatnonzero(training.dataset.dataset_index[: training.end] == number)
-        asked = training.dataset.weights[number]
-    read = int(np.searchsorted(places, up_to))
-    left_out = sum(int(np.searchsorted(places, last) - np.searchsorted(places, first)) for first, last in skipped)
-    tokens = source.tokens_per_epoch
-    return RealisedSource(
-        data=source.prefix,
-        first_document=source.first,
-        end_document=source.last,
-        tokens_per_epoch=tokens,
-        asked=asked,
-        realised=(read - left_out) / trained if trained else 0.0,
-        samples=read - left_out,
-        skipped_samples=left_out,
-        epochs=read * source.sequence_length / tokens,
-        epoch_ends=_epoch_ends(places, source, tokens, training.history),
-    )
-
-
-def _epoch_ends(places: NDArray[np.int64], source: GPTDataset, tokens: int, history: BatchHistory) -> list[EpochEnd]:
-    """Return the ends of epochs, which `plan_epochs` counts: the last token of all has no successor."""
-    found = []
-    epoch = 1
-    while (samples := (epoch * tokens - 1) // source.sequence_length) <= len(places):
-        if samples:
-            last = int(places[samples - 1])
-            found.append(EpochEnd(epoch=epoch, samples=last + 1, iteration=history.known_iteration_of(last)))
-        epoch += 1
-    return found
-
-
-def _mixture_lines(mixture: RealisedMixture) -> list[str]:
-    head = ("data set", "samples", "tokens", "asked", "realised", "epochs", "epochs end at iteration")
-    rows: list[tuple[str, ...]] = [head, *(_mixture_row(one, mixture.sequence_length) for one in mixture.sources)]
-    skipped = f", {mixture.skipped_samples:,} of them skipped" if mixture.skipped_samples else ""
-    at = "" if mixture.iteration is None else f" (iteration {mixture.iteration:,})"
-    return [
-        *aligned(rows),
-        f"of {mixture.up_to:,} samples consumed{at}{skipped}; the training ends with {mixture.end_sample:,}",
-    ]
-
-
-def _mixture_row(one: RealisedSource, sequence_length: int) -> tuple[str, ...]:
-    ends = ["?" if end.iteration is None else str(end.iteration) for end in one.epoch_ends]
-    shown = " ".join(ends) if len(ends) <= 4 else f"{' '.join(ends[:3])} … {ends[-1]}"
-    shares = f"{one.asked:.4%}", f"{one.realised:.4%}"
-    tokens = f"{one.samples * sequence_length:,}"
-    return printable(one.data), f"{one.samples:,}", tokens, *shares, f"{one.epochs:.2f}", shown or "-"
 
 
 @dataclass(frozen=True)

@@ -69,27 +69,10 @@ class BatchHistory:
         stretch = self._one_with(lambda one: one.samples <= sample, f"sample {sample:,}")
         return stretch.iteration + stretch.ramp.walk(stretch.samples, sample).steps + 1
 
-    def known_iteration_of(self, sample: int) -> int | None:
-        """Return the iteration that reads the sample; None if it is unknown."""
-        return self.iteration_of(sample) if sample >= self.stretches[0].samples else None
-
     def is_skipped(self, iteration: int) -> bool:
         """Return True if the iteration's samples were counted but not trained on."""
         stretch = self._one_with(lambda one: one.iteration < iteration, f"iteration {iteration:,}")
         return stretch.skipped.at(iteration) is not None
-
-    def skipped_samples(self, up_to: int) -> list[tuple[int, int]]:
-        """Return the ranges [first, last) of samples below `up_to` that were not trained on, ordered and disjoint."""
-        found: list[tuple[int, int]] = []
-        ends = [*(one.iteration for one in self.stretches[1:]), None]
-        for stretch, end in zip(self.stretches, ends, strict=True):
-            for first, last in _joined(stretch.skipped):
-                begin = max(first - 1, stretch.iteration)
-                stop = last if end is None else min(last, end)
-                if begin < stop:
-                    pair = stretch.samples_after(begin), min(up_to, stretch.samples_after(stop))
-                    found += [pair] if pair[0] < pair[1] else []
-        return found
 
     def _one_with(self, begins_before: Callable[[Stretch], bool], what: str) -> Stretch:
         found = [one for one in self.stretches if begins_before(one)]
@@ -128,14 +111,3 @@ def _stretch(
 ) -> Stretch:
     skipped = SkippedIterations((*SkippedIterations.of(settings).ranges, *left_out))
     return Stretch(iteration, samples, BatchRamp.of(settings), skipped)
-
-
-def _joined(skipped: SkippedIterations) -> list[tuple[int, int]]:
-    """Return the skipped ranges in order, with overlapping and touching ranges merged."""
-    joined: list[tuple[int, int]] = []
-    for one in sorted(skipped.ranges):
-        if joined and one.first <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(joined[-1][1], one.last)
-        else:
-            joined.append((one.first, one.last))
-    return joined

@@ -79,47 +79,6 @@ class ReadSamples(msgspec.Struct, frozen=True, kw_only=True):
     samples: Annotated[list[ReadSample], Meta(description="In the training's order.")]
 
 
-class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The point where a training has read as many tokens of a data set as it has."""
-
-    epoch: Annotated[int, Meta(description="Number of passes completed.")]
-    samples: Annotated[int, Meta(description="Samples of the training consumed until then.")]
-    iteration: Annotated[int | None, Meta(description="The iteration that reads the last of them; null if unknown.")]
-
-
-class RealisedSource(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one data set in a training so far."""
-
-    data: Annotated[str, Meta(description="The files' prefix.")]
-    first_document: Annotated[int, Meta(description="The first document of its part.")]
-    end_document: Annotated[int, Meta(description="The document after the last.")]
-    tokens_per_epoch: Annotated[int, Meta(description="Tokens of its part.")]
-    asked: Annotated[float, Meta(description="Its configured share of the samples.")]
-    realised: Annotated[float, Meta(description="Its share of the samples that were trained on; 0 without any.")]
-    samples: Annotated[int, Meta(description="Its samples that were trained on.")]
-    skipped_samples: Annotated[int, Meta(description="Its samples that were skipped.")]
-    epochs: Annotated[float, Meta(description="Number of passes over it, skipped samples included.")]
-    epoch_ends: Annotated[
-        list[EpochEnd], Meta(description="The ends of its passes in the whole training; skipped samples count as read.")
-    ]
-
-
-class RealisedMixture(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of each data set in a training so far, compared with the weights."""
-
-    up_to: Annotated[int, Meta(description="Number of samples consumed.")]
-    iteration: Annotated[int | None, Meta(description="The iteration that reads the last of them; null without any.")]
-    end_sample: Annotated[int, Meta(description="Samples consumed at the training's end.")]
-    samples: Annotated[int, Meta(description="Samples that were trained on.")]
-    skipped_samples: Annotated[int, Meta(description="Samples that were skipped.")]
-    sequence_length: Annotated[int, Meta(description="Tokens of a sample.")]
-    is_checkpoints_order: Annotated[
-        bool | None,
-        Meta(description="Whether the latest checkpoint's training had this order; null if unknown."),
-    ]
-    sources: Annotated[list[RealisedSource], Meta(description="In the order of the blend.")]
-
-
 class KeptIndex(msgspec.Struct, frozen=True, kw_only=True):
     """The sample order of one file, or the order in which a blend takes from its files."""
 

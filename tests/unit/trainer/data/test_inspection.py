@@ -7,7 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tests.tiny_run import write_run
 from tests.unit.cli.called import go_into, opsctl
 from tests.unit.trainer.data.conftest import MakePair
 from trainer.data.build import build_datasets
-from trainer.data.gpt_dataset import BlendedDataset
 from trainer.data.index import main as build_ahead
 from trainer.data.inspection import main as program
 from trainer.data.prepare import main as prepare
@@ -180,9 +178,6 @@ class TestSamples:
             ("--iterations=0:3", ["A:B", "1 <= A <= B"]),
             ("--iterations=4:3", ["A:B", "1 <= A <= B"]),
             ("--iterations=1:53", ["52 iterations"]),
-            ("--mixture=405", ["404 samples"]),
-            ("--mixture=many", []),
-            ("--mixture=-1", []),
         ],
     )
     def test_a_range_that_is_none_is_refused_with_its_values(
@@ -208,64 +203,6 @@ class TestSamples:
         assert not missing(capsys.readouterr().err, "12 samples", "108 tokens", "80")
 
 
-class TestMixture:
-    def counted(self, blend: list[str], up_to: int) -> tuple[Counter[str], Counter[str], dict[str, list[int]]]:
-        """Return the trained and skipped samples up to there, and each sample's iteration."""
-        options = parse([*OPTIONS, "--data-path", *blend], 1, consumed_samples=None)
-        train = build_datasets(options, 404, 0, 0).train
-        assert isinstance(train, BlendedDataset)
-        trained: Counter[str] = Counter()
-        skipped: Counter[str] = Counter()
-        read: dict[str, list[int]] = {prefix: [] for prefix in blend[1::2]}
-        place = 0
-        for iteration in range(1, len(BATCHES) + 1):
-            for _ in range(BATCHES[iteration - 1]):
-                prefix = blend[1::2][int(train.dataset_index[place])]
-                read[prefix].append(iteration)
-                if place < up_to:
-                    (skipped if iteration in (2, 5, 6) else trained)[prefix] += 1
-                place += 1
-        assert place == 404
-        return trained, skipped, read
-
-    @pytest.mark.parametrize("up_to", [0, 6, 25, 36, 404])
-    def test_it_is_what_counting_sample_by_sample_gives(
-        self, blend: list[str], capsys: pytest.CaptureFixture[str], up_to: int
-    ) -> None:
-        found = inspected(capsys, f"--mixture={up_to}", "--", *OPTIONS, "--data-path", *blend)
-        trained, skipped, read = self.counted(blend, up_to)
-        assert (found["samples"], found["skipped_samples"]) == (trained.total(), skipped.total())
-        for one, asked in zip(found["sources"], (0.7, 0.3), strict=True):
-            assert one["asked"] == pytest.approx(asked)
-            assert (one["samples"], one["skipped_samples"]) == (trained[one["data"]], skipped[one["data"]])
-            assert one["realised"] == pytest.approx(trained[one["data"]] / max(1, trained.total()))
-            documents = documents_of(one["data"])[one["first_document"] : one["end_document"]]
-            assert len(documents) == round(0.8 * len(documents_of(one["data"])))
-            tokens = sum(map(len, documents))
-            assert one["tokens_per_epoch"] == tokens
-            # An epoch is over with the last sample that its tokens fill, whose last one is only predicted.
-            ends: list[int] = []
-            for number, iteration in enumerate(read[one["data"]], 1):
-                if (number + 1) * 8 + 1 > (len(ends) + 1) * tokens:
-                    ends.append(iteration)
-            assert [end["iteration"] for end in one["epoch_ends"]] == ends
-            assert [end["epoch"] for end in one["epoch_ends"]] == list(range(1, len(ends) + 1))
-        assert found["sources"][1]["epoch_ends"]
-
-    def test_without_a_checkpoint_it_is_of_the_whole_training(
-        self, blend: list[str], capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert program(["--mixture", "--", *OPTIONS, "--data-path", *blend]) == 0
-        head, large, small, last = capsys.readouterr().out.splitlines()
-        assert head.split()[:2] == ["data", "set"] and small.startswith(blend[3])
-        assert large.split()[:1] == [blend[1]] and not missing(last, "404 samples", "52", "20")
-
-    def test_one_file_alone_is_all_of_it(self, blend: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-        found = inspected(capsys, "--mixture", "--", *OPTIONS, "--data-path", blend[1])
-        (one,) = found["sources"]
-        assert (one["asked"], one["realised"], one["samples"], one["skipped_samples"]) == (1.0, 1.0, 384, 20)
-
-
 class TestTheCommand:
     @pytest.fixture
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -286,14 +223,7 @@ class TestTheCommand:
         assert opsctl("data", "inspect", "--json") == 0
         assert [one["data"] for one in printed("data inspect", capfd.readouterr().out)] == [str(folder / "data")]
 
-    def test_mixture_stands_alone_or_with_a_number(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        for words, up_to in ((["--mixture"], 4000), (["--mixture", "12"], 12)):
-            assert opsctl("data", "inspect", *words, "--json") == 0
-            assert printed("data inspect", capfd.readouterr().out)["up_to"] == up_to
-
-    @pytest.mark.parametrize(
-        "words", [["--iterations", "1:2", "--mixture"], ["--iterations", "1:2", "data"], ["--run", ".", "data"]]
-    )
+    @pytest.mark.parametrize("words", [["--iterations", "1:2", "data"], ["--run", ".", "data"]])
     def test_wrong_usage_is_refused_before_anything_starts(
         self, folder: Path, capfd: pytest.CaptureFixture[str], words: list[str]
     ) -> None:
