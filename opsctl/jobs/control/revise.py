@@ -16,7 +16,6 @@ from opsctl.jobs.control.submit import check
 from opsctl.run.checkpoints.resumption import layout_change
 from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
-from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.state import chains
 from opsctl.run.state.chains import Chain
 from opsctl.run.state.revisions import (
@@ -64,7 +63,7 @@ def revise(loaded: LoadedRun, cluster: Cluster, resubmit: bool = False, dry_run:
     """
     checked = check(loaded, ChainOptions())
     run = checked.run
-    warnings = (*checked.warnings, *changes_since_last(run, is_for_own_job=resubmit))
+    warnings = checked.warnings
     refuse_to_publish(run)
     before = newest(run.paths)
     if before is not None and before.damage:

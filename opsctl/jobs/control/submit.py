@@ -17,7 +17,6 @@ from opsctl.run.config.expanded import ExpandedRun
 from opsctl.run.config.load import LoadedRun
 from opsctl.run.config.locate import remember_run
 from opsctl.run.config.program import program_of
-from opsctl.run.environments.changes import changes_since_last
 from opsctl.run.logs.measurements import measured
 from opsctl.run.planning.costs import with_measured
 from opsctl.run.planning.fewer_nodes import fewer_nodes_problem
@@ -48,7 +47,6 @@ def submit(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> Submit
     """
     checked = check(loaded, options)
     run, name = checked.run, checked.run.file.run.name
-    changes = changes_since_last(run, is_for_own_job=True)  # before the lock: an environment script takes its time
     with live_jobs.run_lock(run.paths, f"submit {name}", run.file) as opened:
         client = client_for(cluster)
         live = live_jobs.settled(run.paths, cluster, client)
@@ -56,7 +54,7 @@ def submit(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> Submit
         done = send(run, cluster, client, checked.options, after, SUBMIT)
     remember_run(name, run.path)
     register(name, run.path, run.paths)
-    return replace(done, warnings=(*checked.warnings, *changes, *opened, *more, *done.warnings))
+    return replace(done, warnings=(*checked.warnings, *opened, *more, *done.warnings))
 
 
 def submit_dry(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> tuple[str, tuple[str, ...]]:
@@ -67,7 +65,7 @@ def submit_dry(loaded: LoadedRun, cluster: Cluster, options: ChainOptions) -> tu
     checked = check(loaded, options)
     run, client = checked.run, client_for(cluster)
     after, more = _decide(checked, live_jobs.snapshot(run.paths, cluster, client), cluster, client)
-    warnings = [*checked.warnings, *changes_since_last(run), *more]
+    warnings = [*checked.warnings, *more]
     listed = excluded_now(run.paths, client, what_it_wants(run, checked.options))
     first, *rest = pieces(client, checked.options.array or "")
     if rest:

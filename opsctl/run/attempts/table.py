@@ -31,14 +31,6 @@ def environment_of(paths: RunPaths, attempt: Attempt) -> Environment | None:
     return found if digest_of(found) == attempt.environment else None
 
 
-def last_environment(paths: RunPaths, attempts: Sequence[Attempt]) -> tuple[Attempt, Environment] | None:
-    """Return the newest attempt with a recorded environment, and that environment."""
-    for attempt in reversed(attempts):
-        if (found := environment_of(paths, attempt)) is not None:
-            return attempt, found
-    return None
-
-
 def changes(paths: RunPaths, attempts: Sequence[Attempt]) -> dict[str, tuple[str, ...]]:
     """Return attempt id -> differences from the previous attempt's environment, for attempts with any."""
     found: dict[str, tuple[str, ...]] = {}

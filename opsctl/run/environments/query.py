@@ -83,12 +83,11 @@ def account_environment(environment: Mapping[str, str] = os.environ) -> dict[str
     return {name: environment[name] for name in _OF_THE_ACCOUNT if name in environment}
 
 
-def why_not_started(file: RunFile, run_file: Path, output: Path, is_for_own_job: bool = False) -> str:
+def why_not_started(file: RunFile, run_file: Path, output: Path) -> str:
     """Return which other users can change the code that the environment runs, in a clause; empty if none can.
 
     file: expanded. The script and the variables of `[env]` would run as the caller, so only root and the caller may
-    control them. If the caller's jobs run what the run's group controls, the group may control them too: jobs of the
-    output folder's owner, and one that is about to be submitted (is_for_own_job).
+    control them. The run's group may control what the output folder's owner starts: the owner's jobs run it anyway.
     """
     script = None if file.run.environment is None else Path(file.run.environment)
     paths = [path for path in (script, run_file if file.env else None) if path is not None]
@@ -98,13 +97,13 @@ def why_not_started(file: RunFile, run_file: Path, output: Path, is_for_own_job:
 
     try:
         why = who_else(None)
-        group = _group_of_the_jobs(file, output, is_for_own_job) if why else None
+        group = _group_of_the_jobs(file, output) if why else None
         return why if group is None else who_else(group)
     except OSError as error:
         return file_problem(error)
 
 
-def _group_of_the_jobs(file: RunFile, output: Path, is_for_own_job: bool) -> int | None:
+def _group_of_the_jobs(file: RunFile, output: Path) -> int | None:
     """Return the group whose members control the caller's jobs of this run: the output folder's."""
     if file.run.publish != "group":
         return None
@@ -113,7 +112,7 @@ def _group_of_the_jobs(file: RunFile, output: Path, is_for_own_job: bool) -> int
     except FileNotFoundError:
         return None  # not shared yet
     is_shared = bool(found.st_mode & stat.S_IWGRP)
-    return found.st_gid if is_shared and (is_for_own_job or found.st_uid == os.geteuid()) else None
+    return found.st_gid if is_shared and found.st_uid == os.geteuid() else None
 
 
 def _run_python(

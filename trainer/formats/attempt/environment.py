@@ -71,8 +71,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 _NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "edited", "problems", "took_s"})
 #: Variables that contain only a path.
 PLACES = frozenset({"TORCH_EXTENSIONS_DIR", "HF_HOME", "CUDA_HOME", "CUDNN_HOME", "NCCL_HOME", "PYTHONPATH"})
-#: Fields that only compute nodes have, or that may differ on a login node.
-OF_NODES = frozenset({"driver", "kernels", "glibc", "variables", "cuda"})
 
 
 def digest_of(environment: Environment) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from opsctl.run.attempts.events import Attempt, append_closed, append_opened, read
-from opsctl.run.attempts.table import attempt_table, changes, in_a_clause, last_environment, printed_attempt
+from opsctl.run.attempts.table import attempt_table, changes, in_a_clause, printed_attempt
 from opsctl.run.config.paths import RunPaths
 from trainer.formats.attempt.environment import ENVIRONMENT_FILE, Environment, Package, digest_of
 from trainer.formats.json_text import json_file_text
@@ -58,14 +58,6 @@ def test_what_is_gone_or_another_jobs_by_now_is_said_to_have_changed_without_a_g
     assert set(found) == {"8-a", "9-a"} and not any(
         re.search(r"\d", word) for words in found.values() for word in words
     )
-    last = last_environment(paths, attempts)
-    assert last is not None and (last[0].job_id, last[1].packages["torch"].version) == (8, "2.7")
-
-
-def test_an_attempt_that_runs_says_it_before_it_is_closed(paths: RunPaths) -> None:
-    attempt(paths, 7, "2.6", ended=False)
-    last = last_environment(paths, read(paths))
-    assert last is not None and last[1].packages["torch"].version == "2.6"
 
 
 def test_many_changes_are_counted() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from trainer.formats.attempt.environment import OF_NODES, Commit, Environment, Package, differences, digest_of
+from trainer.formats.attempt.environment import Commit, Environment, Package, differences, digest_of
 
 BEFORE = Environment(
     node="x01",
@@ -58,11 +58,6 @@ def test_where_it_lies_and_who_looked_makes_no_other_environment() -> None:
         problems=("git is slow",),
     )
     assert (digest_of(elsewhere), differences(BEFORE, elsewhere)) == (digest_of(BEFORE), [])
-
-
-def test_what_only_nodes_have_can_be_passed_over() -> None:
-    on_login_node = msgspec.structs.replace(BEFORE, driver="", kernels={}, variables={}, glibc="glibc 2.31")
-    assert differences(BEFORE, on_login_node, OF_NODES) == []
 
 
 def test_a_field_that_another_release_will_add_is_passed_over_when_reading() -> None:
