@@ -20,8 +20,6 @@ from opsctl.run.environments.building import build as build_environment
 from opsctl.run.environments.inspection import lock_text
 from opsctl.run.environments.recipe import LOCK, recipe_of
 
-_SLOW = "reading every file of the environment's packages"
-
 
 @click.group()
 def command() -> None:
@@ -79,7 +77,6 @@ def freeze(run: str | None, trust: bool, as_json: bool) -> None:
     run it is the Python that runs opsctl.
     """
     target = inspection.target_of(_at_hand(run), trust)
-    message(_SLOW)
     asked = target.ask()
     if asked.found is None:
         raise OpsctlError(f"the environment does not start: {asked.problem}")
@@ -107,13 +104,10 @@ def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool
     """Check the run's environment and print its differences.
 
     It is compared with FILE, with the last env build, or with the requirements of [environment]. Its modules are
-    imported, files that changed after their installation are listed, and so are locks of killed compilations, for
-    which the next start would wait forever. If the next step does not use the environment that was built, only this
-    reason is printed. Exits with 1 if there are differences. On a node: opsctl shell, or srun --overlap --jobid JOB
-    opsctl env check.
+    imported. If the next step does not use the environment that was built, only this reason is printed. Exits with 1 if
+    there are differences. On a node: opsctl shell, or srun --overlap --jobid JOB opsctl env check.
     """
     loaded = _at_hand(run)
-    message(_SLOW)
     checked = inspection.check_run(loaded, against, trust)
     if as_json:
         print_json("checked", checked)

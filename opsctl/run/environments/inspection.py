@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
-import shlex
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +12,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from opsctl.core.account import account_name
 from opsctl.core.errors import OpsctlError
 from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.environments import recipe
-from opsctl.run.environments.query import READ_FILES_S, TIMEOUT_S, Asked, ask, import_problem, why_not_started
+from opsctl.run.environments.query import Asked, ask, import_problem, why_not_started
 from trainer.formats.attempt.environment import Environment, Package, differences
 from trainer.formats.tolerant import decode
 
@@ -27,11 +23,7 @@ from trainer.formats.tolerant import decode
 _OF_THE_HOST = frozenset({"driver", "variables"})
 _IMPORTS_AT_ONCE = 4
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?\s*==\s*([^\s;#\\]+)")
-#: Changed files of one package that a report names.
-_MOST_FILES = 3
-Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "stale lock", "cannot be seen"]
-#: torch creates a file `lock` when it begins to compile an extension, and removes it at the end.
-_LOCK, _STALE_AFTER_S = "lock", 3600.0
+Kind = Literal["not in use", "differs", "missing", "more", "cannot be imported", "cannot be seen"]
 
 
 class Discrepancy(Struct, frozen=True, kw_only=True):
@@ -72,14 +64,12 @@ class Target:
     script: Path | None = None  # None: this Python
     variables: dict[str, str] = field(default_factory=dict)
     why_not_started: str = ""  # users who can change the code that it runs
-    reads_files: bool = False  # compare files of packages with their installed state
 
     def ask(self) -> Asked:
         """Return the facts of its Python."""
         if self.why_not_started:
             return Asked(problem=f"it was not started, {self.why_not_started}")
-        how = (READ_FILES_S, "--read-files") if self.reads_files else (TIMEOUT_S,)
-        return ask(self.script, self.variables, *how)
+        return ask(self.script, self.variables)
 
 
 def check(
@@ -90,7 +80,7 @@ def check(
     places: where the environment of the next step should be. If it is another, that is the first problem.
     Raises OpsctlError if `against` cannot be read.
     """
-    expected = None if against is None else _expected(against)  # reject a wrong FILE before the long check
+    expected = None if against is None else _expected(against)
     asked = target.ask()
     environment = asked.found
     if environment is None:
@@ -98,12 +88,11 @@ def check(
         text = f"the environment does not start: {asked.problem}"
         found = [Discrepancy(kind="cannot be seen", text=text, todo=todo)]
     else:
-        found = [*_differences(environment, expected), *_edited(environment, expected)]
+        found = _differences(environment, expected)
         found += [Discrepancy(kind="cannot be seen", text=one) for one in environment.problems]
         found += _not_importable(target, imports)
         if found and places is not None:  # the differences follow from the use of another environment
             found = _not_in_use(target, environment, places) or found
-        found += stale_locks(_extensions_folder(environment), time.time())
     return CheckedEnvironment(
         host=platform.node(),
         python="" if environment is None else environment.executable,
@@ -115,7 +104,7 @@ def check(
 def check_run(loaded: LoadedRun | None, against: Path | None, trust: bool) -> CheckedEnvironment:
     """Check the environment of a run, or this Python if None, against a file or what [environment] asks for.
 
-    Reads every file of the packages. trust: as in `target_of`. Raises OpsctlError, RunFileError.
+    trust: as in `target_of`. Raises OpsctlError, RunFileError.
     """
     table = loaded.file.environment if loaded is not None else None
     against, places = expected_of(loaded) if against is None else (against, None)
@@ -125,11 +114,11 @@ def check_run(loaded: LoadedRun | None, against: Path | None, trust: bool) -> Ch
 def target_of(loaded: LoadedRun | None, trust: bool) -> Target:
     """Return the environment of a run, or this Python. It is not started if other users control it, unless `trust`."""
     if loaded is None:
-        return Target(reads_files=True)
+        return Target()
     file = expanded_file(loaded)
     script = None if file.run.environment is None else Path(file.run.environment)
     why = "" if trust else why_not_started(file, loaded.path, loaded.paths.output)
-    return Target(script, dict(file.env), why, reads_files=True)
+    return Target(script, dict(file.env), why)
 
 
 def expected_of(loaded: LoadedRun | None) -> tuple[Path | None, recipe.Places | None]:
@@ -145,37 +134,9 @@ def expected_of(loaded: LoadedRun | None) -> tuple[Path | None, recipe.Places | 
     return (only if newest is None else newest / recipe.FROZEN), found.places
 
 
-def _extensions_folder(environment: Environment) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(environment.variables.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions")
-
-
-def stale_locks(folder: Path, now_s: float) -> list[Discrepancy]:
-    """Return the locks of killed compilations under torch's folder of extensions: later processes wait for them.
-
-    A lock is stale if nothing next to it has changed for an hour. now_s: since the epoch.
-    """
-    found = []
-    for path in sorted(folder.rglob(_LOCK)):
-        try:
-            changed_s = max(one.stat(follow_symlinks=False).st_mtime for one in os.scandir(path.parent))
-            owner_id = path.stat().st_uid
-        except OSError:
-            continue  # removed meanwhile
-        if now_s - changed_s > _STALE_AFTER_S:
-            owner = account_name(owner_id)
-            age = f"nothing next to it has changed for {(now_s - changed_s) / 3600:.1f} hours"
-            text = f"{path} of {owner}: every process that uses that extension waits for it; {age}"
-            todo = f"rm {shlex.quote(str(path))}" if owner_id == os.geteuid() else f"ask {owner} to remove it"
-            found.append(Discrepancy(kind="stale lock", text=text, todo=todo))
-    return found
-
-
 def lock_text(environment: Environment) -> str:
     """Return a requirements file with every package pinned: the same text for the same environment."""
-    edited = (environment.edited or {}).items()
     lines = ["# The installed packages at the time of writing."]
-    lines += [f"# {words}" for name, files in edited for words in _edited_words(environment, name, files)]
     lines += [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
     return "\n".join(lines) + "\n"
 
@@ -228,25 +189,6 @@ def _differences(environment: Environment, expected: Environment | Pins | None) 
         Discrepancy(kind="more", text=f"{name} {environment.packages[name].version} is not in the lock")
         for name in sorted(more)
     ]
-
-
-def _edited(environment: Environment, expected: Environment | Pins | None) -> list[Discrepancy]:
-    """Return files that changed after the installation of their package, without frozen changes."""
-    known = (expected.edited or {}) if isinstance(expected, Environment) else {}
-    found = []
-    for name, files in (environment.edited or {}).items():
-        new = {path: digest for path, digest in files.items() if known.get(name, {}).get(path) != digest}
-        todo = f"install {name} again, or freeze the environment again"
-        found += [Discrepancy(kind="differs", text=text, todo=todo) for text in _edited_words(environment, name, new)]
-    return found
-
-
-def _edited_words(environment: Environment, name: str, files: Mapping[str, str]) -> Iterator[str]:
-    package = f"{name} {environment.packages[name].version}"
-    for path, digest in sorted(files.items())[:_MOST_FILES]:
-        yield f"{package}: {path} {'was changed after it was installed' if digest else 'is gone'}"
-    if (more := len(files) - _MOST_FILES) > 0:
-        yield f"{package}: {more} more files were changed or are gone"
 
 
 def _not_in_use(target: Target, environment: Environment, places: recipe.Places) -> list[Discrepancy]:

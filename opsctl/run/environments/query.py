@@ -19,8 +19,6 @@ from trainer.formats.tolerant import decode
 
 #: For an environment script with modules, and some hundred packages on a slow file system.
 TIMEOUT_S = 30.0
-#: For reading every file of every package: some gigabytes from a cold network file system.
-READ_FILES_S = 1800.0
 #: For importing torch from a cold file system; a longer import hangs.
 IMPORT_S = 180.0
 #: A batch job gets its owner's login environment and nothing of the submitting shell (--export=NONE).
@@ -46,12 +44,9 @@ class Asked:
     problem: str = ""
 
 
-def ask(script: Path | None, variables: Mapping[str, str], timeout_s: float = TIMEOUT_S, *options: str) -> Asked:
-    """Return the facts of the `python` of an environment script, with the run's variables. script None: this Python.
-
-    options: of `trainer.formats.attempt.environment_facts`.
-    """
-    ended = _run_python(script, variables, ["-P", environment_facts.__file__, *options], timeout_s)
+def ask(script: Path | None, variables: Mapping[str, str]) -> Asked:
+    """Return the facts of the `python` of an environment script, with the run's variables. script None: this Python."""
+    ended = _run_python(script, variables, ["-P", environment_facts.__file__], TIMEOUT_S)
     if isinstance(ended, str):
         return Asked(problem=ended)
     found = decode(_after_mark(ended), Environment) if ended.code == 0 else None

@@ -51,10 +51,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cuda: Annotated[str, Meta(description="Version of the toolkit in CUDA_HOME; empty without one.")] = ""
     torch: Annotated[dict[str, str], Meta(description="The build of torch: `version`, `cuda`, `hip`, `commit`.")] = {}
     packages: Annotated[dict[str, Package], Meta(description="Name to package.")] = {}
-    edited: Annotated[
-        dict[str, dict[str, str]] | None,
-        Meta(description="Package to changed file to its sha256, empty if missing; null: files not read."),
-    ] = None
     commits: Annotated[
         dict[str, Commit], Meta(description="Packages that are used from a git working tree, also opsctl and trainer.")
     ] = {}
@@ -67,8 +63,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     took_s: Annotated[float, Meta(description="Duration of the check in seconds.")] = 0.0
 
 
-#: Fields that do not change the digest: the folder, the observer, and results of reading all files.
-_NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "edited", "problems", "took_s"})
+#: Fields that do not change the digest: the folder and the observer.
+_NOT_COMPARED = frozenset({"schema_version", "node", "executable", "module_files", "problems", "took_s"})
 #: Variables that contain only a path.
 PLACES = frozenset({"TORCH_EXTENSIONS_DIR", "HF_HOME", "CUDA_HOME", "CUDNN_HOME", "NCCL_HOME", "PYTHONPATH"})
 

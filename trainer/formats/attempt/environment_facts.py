@@ -1,6 +1,6 @@
 """Print the Python environment that runs this program as JSON: packages, commits, modules, kernels, libraries.
 
-    PYTHON -P trainer/formats/attempt/environment_facts.py [--read-files]
+    PYTHON -P trainer/formats/attempt/environment_facts.py
 
 The program needs only the standard library, so the Python of any environment can run it by its path. It imports no
 package that it reports: torch's build is read from its files. `environment` reads the output back.
@@ -9,7 +9,6 @@ package that it reports: torch's build is read from its files. `environment` rea
 from __future__ import annotations
 
 import ast
-import base64
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -20,8 +19,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +35,6 @@ _NOT_CONTENTS = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "
 _GIT_S = 10.0
 _LARGEST_KERNEL_BYTES = 256 << 20
 _MOST_KERNELS = 500
-#: Files that are read in parallel: hashing releases the interpreter's lock, and network file systems are slow.
-_READERS = 8
 #: Untracked files that count: only sources can be imported.
 _SOURCES = (b".py", b".pyi", b".toml", b".c", b".cc", b".cpp", b".cu", b".cuh", b".h", b".j2")
 _MOST_UNTRACKED = 1_000
@@ -46,11 +42,8 @@ _MOST_UNTRACKED = 1_000
 _OF_A_RUN = ("run.toml", ".opsctl")
 
 
-def facts(reads_files: bool = False) -> dict[str, Any]:
-    """Return the fields of `environment.Environment`. What cannot be read is listed in `problems`.
-
-    reads_files: read every file of every package (gigabytes) to find changed files.
-    """
+def facts() -> dict[str, Any]:
+    """Return the fields of `environment.Environment`. What cannot be read is listed in `problems`."""
     began = time.monotonic()
     problems: list[str] = []
     packages, editable = _packages(problems)
@@ -64,7 +57,6 @@ def facts(reads_files: bool = False) -> dict[str, Any]:
         "cuda": _cuda_toolkit(),
         "torch": _torch(),
         "packages": packages,
-        "edited": _edited(editable.keys(), problems) if reads_files else None,
         "commits": _commits({**editable, **_own_sources()}, problems),
         "modules": [one for one in os.environ.get("LOADEDMODULES", "").split(":") if one],
         "module_files": [one for one in os.environ.get("_LMFILES_", "").split(":") if one],
@@ -114,49 +106,12 @@ def _without_password(url: str) -> str:
 
 def _digest_of(record: str) -> str:
     """Return a digest of a package's RECORD that does not depend on its folder. The files are not read."""
-    lines = sorted(",sha256=".join(one) for one in _recorded(record))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
-
-
-def _recorded(record: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, sha256 in base64 or hex) of a package's files, as the installer recorded them in RECORD."""
+    lines = []
     for line in record.splitlines():
         path, _, digest = line.rpartition(",")[0].rpartition(",sha256=")
         if path and not path.startswith(("..", "/")) and not path.strip('"').endswith((*_NOT_CONTENTS, ".pyc")):
-            yield path, digest
-
-
-def _edited(editable: Collection[str], problems: list[str]) -> dict[str, dict[str, str]]:
-    """Return package -> changed file -> its current sha256, empty if the file is missing."""
-    listed: dict[str, list[tuple[str, Path, str]]] = {}
-    for one in importlib.metadata.distributions():
-        try:
-            name = re.sub(r"[-_.]+", "-", one.metadata["Name"]).lower()
-            if name not in listed and name not in editable:
-                files = ((path.strip('"'), digest) for path, digest in _recorded(one.read_text("RECORD") or ""))
-                listed[name] = [(path, Path(str(one.locate_file(path))), digest) for path, digest in files]
-        except Exception:  # it is already listed as a problem
-            continue
-    found: dict[str, dict[str, str]] = {}
-    flat = [(name, *file) for name, files in sorted(listed.items()) for file in files]
-    with ThreadPoolExecutor(_READERS) as pool:
-        digests = pool.map(_sha256_now, (place for _, _, place, _ in flat))
-        for (name, path, place, digest), now in zip(flat, digests, strict=True):
-            if isinstance(now, OSError):
-                problems.append(f"{place}: {now.strerror}")
-            elif digest not in (base64.urlsafe_b64encode(now).decode().rstrip("="), now.hex()):  # some wheels have hex
-                found.setdefault(name, {})[path] = now.hex()
-    return found
-
-
-def _sha256_now(path: Path) -> bytes | OSError:
-    """Return the digest of a file; empty if it is missing."""
-    try:
-        return _hashed(path).digest()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        return error
+            lines.append(f"{path},sha256={digest}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16] if lines else ""
 
 
 def _own_sources() -> dict[str, Path]:
@@ -286,18 +241,11 @@ def _sha256(path: Path) -> str | None:
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_KERNEL_BYTES:
             return None
-        return _hashed(path).hexdigest()[:32]
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:32]
     except OSError:
         return None
 
 
-def _hashed(path: Path) -> hashlib._Hash:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest
-
-
 if __name__ == "__main__":
-    print(json.dumps(facts("--read-files" in sys.argv[1:])))
+    print(json.dumps(facts()))

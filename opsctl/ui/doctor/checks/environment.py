@@ -45,7 +45,7 @@ def _lock(found: EnvironmentSeen, _seen: Seen) -> Result | None:
         return optional("nothing says what should be in it", "opsctl env freeze > requirements.lock; [environment]")
     if found.discrepancies and found.discrepancies[0].kind == "not in use":
         return missing(found.discrepancies[0].text, found.discrepancies[0].todo)
-    wrong = [one.text for one in found.discrepancies if one.kind not in ("stale lock", "cannot be seen")]
+    wrong = [one.text for one in found.discrepancies if one.kind != "cannot be seen"]
     if wrong:
         more = f" and {len(wrong) - _MOST} more" if len(wrong) > _MOST else ""
         return missing(
@@ -53,13 +53,6 @@ def _lock(found: EnvironmentSeen, _seen: Seen) -> Result | None:
             "opsctl env check; opsctl env build",
         )
     return ok(f"it is what {found.held_against} says")
-
-
-def _stale(found: EnvironmentSeen, _seen: Seen) -> Result | None:
-    if found.problem or not found.is_there:
-        return None
-    stale = [one for one in found.discrepancies if one.kind == "stale lock"]
-    return missing(stale[0].text, stale[0].todo) if stale else ok("none is left")
 
 
 def _kernels(found: KernelsSeen, _seen: Seen) -> Result | None:
@@ -82,12 +75,6 @@ def _lm_eval(found: LmEvalSeen, _seen: Seen) -> Result | None:
 CHECKS = (
     Check("environment script", "Does it start here, and is there a python behind it?", _script, "environment"),
     Check("environment's lock", "Is in the environment what should be?", _lock, "environment"),
-    Check(
-        "extension locks",
-        "Has a killed compilation left a lock in which everybody waits for ever?",
-        _stale,
-        "environment",
-    ),
     Check(
         "compiled operations",
         "Are the kernels built for the GPUs that the run asks for, beside its own torch?",

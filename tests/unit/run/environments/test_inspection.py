@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,24 +72,8 @@ def broken_import(loaded: LoadedRun) -> None:
     next(venv(loaded).glob("lib/python*/site-packages/tiny.py")).write_text("import gone\n")
 
 
-def edited(loaded: LoadedRun) -> None:
-    with next(venv(loaded).glob("lib/python*/site-packages/dep.py")).open("a") as file:
-        file.write("fixed = True\n")
-
-
-def one_file_less(loaded: LoadedRun) -> None:
-    next(venv(loaded).glob("lib/python*/site-packages/dep.py")).unlink()
-
-
 def recompiled(loaded: LoadedRun) -> None:
     (venv(loaded).parent / "extensions" / "adam" / "adam.so").write_bytes(b"other code")
-
-
-def locked(loaded: LoadedRun) -> None:
-    lock = venv(loaded).parent / "extensions" / "adam" / "lock"
-    lock.touch()
-    for one in lock.parent.iterdir():
-        os.utime(one, (time.time() - 7200,) * 2)
 
 
 def no_script(loaded: LoadedRun) -> None:
@@ -107,14 +87,11 @@ def no_script(loaded: LoadedRun) -> None:
         (one_more, "more: more 3 is new"),
         (other_files, "differs: dep 1.5 has other files"),
         (one_less, "missing: dep 1.5 is gone"),
-        (edited, "differs: dep 1.5: dep.py "),
-        (one_file_less, "differs: dep 1.5: dep.py is gone"),
         (
             broken_import,
-            "differs: tiny 1.0: tiny.py \ncannot be imported: tiny: ModuleNotFoundError: No module named 'gone'",
+            "cannot be imported: tiny: ModuleNotFoundError: No module named 'gone'",
         ),
         (recompiled, "differs: kernel adam/adam.so"),
-        (locked, "stale lock: "),
         (no_script, "cannot be seen: "),
     ],
 )
@@ -126,21 +103,6 @@ def test_what_was_done_to_an_environment_is_what_its_check_says(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(told.splitlines())
     assert all(line.startswith(begin) for line, begin in zip(lines, told.splitlines(), strict=True))
-
-
-def test_a_change_that_was_frozen_is_as_it_should_be_until_it_is_another(
-    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    edited(loaded)
-    for name, words in (("frozen.txt", ()), ("frozen.json", ("--json",))):
-        capsys.readouterr()
-        assert opsctl("env", "freeze", *words) == 0
-        (loaded.folder / name).write_text(capsys.readouterr().out)
-    assert "# dep 1.5: dep.py " in (loaded.folder / "frozen.txt").read_text()
-    assert opsctl("env", "check", "--against", "frozen.txt") == 1
-    assert opsctl("env", "check", "--against", "frozen.json") == 0
-    edited(loaded)
-    assert opsctl("env", "check", "--against", "frozen.json") == 1
 
 
 def rewrite(loaded: LoadedRun, old: str, new: str) -> None:
@@ -193,18 +155,6 @@ def test_before_anything_is_built_the_one_reason_says_so(loaded: LoadedRun, caps
     assert "[run] environment" in line and "[opsctl env build; " in line
 
 
-def test_a_stale_lock_is_listed_until_it_is_removed_as_advised(
-    loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    locked(loaded)
-    assert opsctl("env", "check") == 1
-    (advice,) = re.findall(r"\[(rm .*)\]", capsys.readouterr().out)
-    subprocess.run(shlex.split(advice), check=True)
-    assert opsctl("env", "check", "--json") == 0
-    checked = printed("env check", capsys.readouterr().out)
-    assert checked["problems"] == [] and checked["python"] == str(venv(loaded) / "bin" / "python")
-
-
 def test_freezing_twice_gives_one_text_which_installs_and_checks_as_the_same(
     loaded: LoadedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,5 +187,5 @@ def test_what_is_no_lock_is_refused_in_a_line(loaded: LoadedRun, capsys: pytest.
         if content is not None:
             (loaded.folder / name).write_bytes(content)
         assert opsctl("env", "check", "--against", name) == 1
-        _slow, refused = capsys.readouterr().err.splitlines()
+        (refused,) = capsys.readouterr().err.splitlines()
         assert name in refused

@@ -288,13 +288,6 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
     ),
     ("environment's lock", changed("environment", held_against=None), State.OPTIONAL, "nothing says", "env freeze"),
     (
-        "extension locks",
-        changed("environment", discrepancies=wrong("stale lock", "/x/lock of bob", "ask bob")),
-        State.MISSING,
-        "/x/lock",
-        "ask bob",
-    ),
-    (
         "compiled operations",
         changed("kernels", state="missing"),
         State.MISSING,

@@ -77,13 +77,6 @@ def file_for_a_folder(folder: Path) -> None:
     (folder / "output").touch()
 
 
-def stale_lock(folder: Path) -> None:
-    path = Path(os.environ["XDG_CACHE_HOME"], "torch_extensions", "adam", "lock")
-    path.parent.mkdir(parents=True)
-    path.touch()
-    os.utime(path, (1, 1))
-
-
 def evaluated(folder: Path, **keys: str) -> None:
     """An lm-eval's notes where the run's own variables say, and tasks that are wanted of it."""
     notes = folder / "packages" / "lm_eval-9.9.dist-info" / "METADATA"
@@ -125,7 +118,6 @@ def test_the_lm_eval_of_a_run_is_found_by_its_version(folder: Path, capsys: pyte
         (profile_of_all, "profiles", "missing", "profile.toml"),
         (no_group, "group", "missing", "'no-such-group'"),
         (file_for_a_folder, "output folder", "missing", "output"),
-        (stale_lock, "extension locks", "missing", "adam/lock"),
         (no_lm_eval, "lm-eval", "missing", "[evaluation]"),
         (no_python, "lm-eval", "missing", "/none"),
         (python_of_all, "lm-eval", "unknown", "python"),
