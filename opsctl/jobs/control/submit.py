@@ -8,7 +8,6 @@ from opsctl.core.account import membership_problem
 from opsctl.core.errors import RunFileError, UsageError
 from opsctl.diagnosis.nodes.exclusion import excluded_now
 from opsctl.jobs.control import live_jobs, overlap
-from opsctl.jobs.control.fused_kernels import unbuilt_kernels
 from opsctl.jobs.control.send_chain import ChainOptions, Submitted, pieces, preview, send, what_it_wants
 from opsctl.run.checkpoints.adopted import existing_problem
 from opsctl.run.checkpoints.resumption import resumption_problem
@@ -94,7 +93,6 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
         membership_problem(group) if group is not None else None,
         f"the training would not resume: {resumes}" if resumes else None,
         existing_problem(chain.paths, program) if (program := program_of(chain.file, loaded.folder)) else None,
-        unbuilt_kernels(chain),
         fewer_nodes_problem(chain.file, chain.arguments, chain.options),
     )
     found = [problem for problem in problems if problem]

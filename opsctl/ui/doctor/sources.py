@@ -21,7 +21,6 @@ from opsctl.core.errors import OpsctlError, SlurmError
 from opsctl.core.files.trusted import who_else_can_write
 from opsctl.core.process import Overdue, find_program, run_program
 from opsctl.core.timestamps import now
-from opsctl.jobs.control.fused_kernels import kernels_of_gpus
 from opsctl.jobs.evaluation.settings import settings_of, who_else_decides
 from opsctl.monitoring.gather.services import cron_seen
 from opsctl.run.config.load import LoadedRun, expanded_file
@@ -44,6 +43,7 @@ from opsctl.ui.doctor.check import (
     SlurmSeen,
     SoftwareSeen,
 )
+from opsctl.ui.doctor.gpu_kernels import kernels_of_gpus
 from trainer.formats.attempt.environment_facts import driver_version
 from trainer.formats.distribution import former_version
 
@@ -190,8 +190,7 @@ def kernels(loaded: LoadedRun | None) -> KernelsSeen | None:
     given = file.run.environment
     if (given is not None and not Path(given).exists()) or why_not_started(file, loaded.path, loaded.paths.output):
         return None
-    found = kernels_of_gpus(file)
-    return None if found is None else KernelsSeen(found.name, found.state, found.folders, found.build)
+    return kernels_of_gpus(file)
 
 
 def lm_eval(loaded: LoadedRun | None, environment: Mapping[str, str]) -> LmEvalSeen | None:
