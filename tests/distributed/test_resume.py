@@ -80,31 +80,6 @@ def test_stopping_twice_gives_the_losses_of_never_stopping_bit_for_bit(
     assert not list(tmp_path.glob(".tmp-*"))
 
 
-def test_a_cooldown_that_a_checkpoint_turned_to_goes_on_bit_for_bit_after_a_stop_in_it(
-    pool: Pool, corpus: str, tmp_path: Path
-) -> None:
-    """From sample 32 on, half the way down linearly: at 24 no one knew of it yet."""
-    begun = tmp_path / "begun"
-    options = {"data_path": [corpus], "train_samples": 64, "lr_decay_style": "constant", "min_lr": 1e-3}
-    of_every_rank(pool.run(1, run_training, {**options, **stored(begun), "exit_interval": 3}))
-    options |= {"lr_cooldown_at_samples": 32, "lr_cooldown_style": "linear"}
-    shutil.copytree(begun, tmp_path / "stopped")
-    whole = of_every_rank(pool.run(1, run_training, {**options, **stored(begun)}))
-    assert whole.learning_rates == pytest.approx([3e-3, 3e-3, 2.5e-3, 2e-3, 1.5e-3])
-    losses: list[float] = []
-    rates: list[float] = []
-    for interval in (6, None):
-        piece = of_every_rank(
-            pool.run(1, run_training, {**options, **stored(tmp_path / "stopped", exit_interval=interval)})
-        )
-        losses += piece.losses
-        rates += piece.learning_rates
-    assert (losses, rates) == (whole.losses, whole.learning_rates)
-    manifest = json.loads((tmp_path / "stopped" / "global_step8" / "manifest.json").read_text())
-    named = [change["name"] for start in manifest["history"] for change in start["changes"]]
-    assert "lr_cooldown_at_samples" in named
-
-
 @pytest.fixture(scope="module")
 def saved(pool: Pool, corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a checkpoint of a one-process training at iteration 2 of 4."""

@@ -22,8 +22,8 @@ _LEFT: dict[str, Callable[[float], float]] = {
     "exponential": lambda over: 2.0 * 0.5**over - 1.0,
     "minus_sqrt": lambda over: 1.0 - math.sqrt(over),
 }
-#: The styles in which a rate decreases at the end of a training.
-COOLDOWN_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
+#: The styles of WSD's decay.
+WSD_DECAY_STYLES = ("exponential", "linear", "cosine", "minus_sqrt")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ class LearningRateSchedule:
     """Linear warm-up from 0 to `max_lr`, then constant or a decay to `min_lr`. All lengths are in samples.
 
     With the style WSD (warm-up, stable, decay) the rate stays at `max_lr` until the last `wsd_decay_samples` of
-    `decay_samples`. A cooldown, possible with any style, leaves the schedule at sample `cooldown_at` and decreases the
-    rate to `min_lr` in `cooldown_samples`. Raises ValueError for an impossible schedule.
+    `decay_samples`. Raises ValueError for an impossible schedule.
     """
 
     max_lr: float
@@ -42,9 +41,6 @@ class LearningRateSchedule:
     style: str = "linear"
     wsd_decay_samples: int | None = None
     wsd_decay_style: str | None = None
-    cooldown_at: int | None = None
-    cooldown_samples: int | None = None
-    cooldown_style: str | None = None
 
     def __post_init__(self) -> None:
         if self.style not in DECAY_STYLES:
@@ -69,17 +65,11 @@ class LearningRateSchedule:
                     f"the learning rate's last part begins at sample {begins}, "
                     f"but its warm-up lasts until sample {self.warmup_samples}: it must end before"
                 )
-        for style in (self.wsd_decay_style, self.cooldown_style):
-            if style is not None and style not in COOLDOWN_STYLES:
+            if self.wsd_decay_style not in WSD_DECAY_STYLES:
                 raise ValueError(
-                    f"the learning rate cannot come down by {style!r}: choose one of {', '.join(COOLDOWN_STYLES)}"
+                    f"the learning rate cannot come down by {self.wsd_decay_style!r}: "
+                    f"choose one of {', '.join(WSD_DECAY_STYLES)}"
                 )
-        if (self.cooldown_at is None) != (self.cooldown_samples is None):
-            raise ValueError("a cooldown of the learning rate needs the sample at which it begins, and its length")
-        if self.cooldown_samples is not None and self.cooldown_samples < 1:
-            raise ValueError(
-                f"the learning rate cannot come down from sample {self.cooldown_at} in {self.cooldown_samples} samples"
-            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> LearningRateSchedule:
@@ -93,9 +83,6 @@ class LearningRateSchedule:
             style,
             wsd_decay_samples=samples_to_decay_last(options) if is_wsd else None,
             wsd_decay_style=options["lr_wsd_decay_style"] if is_wsd else None,
-            cooldown_at=options["lr_cooldown_at_samples"],
-            cooldown_samples=samples_to_cool_down(options),
-            cooldown_style=options["lr_cooldown_style"] if options["lr_cooldown_at_samples"] is not None else None,
         )
 
     @classmethod
@@ -110,35 +97,25 @@ class LearningRateSchedule:
     @property
     def ends_at(self) -> int | None:
         """The sample at which the rate reaches its final value; None if it never does."""
-        if self.cooldown_at is not None and self.cooldown_samples is not None:
-            return self.cooldown_at + self.cooldown_samples
         return None if self.style == "constant" else self.decay_samples
 
     def at(self, consumed_samples: int) -> float:
         """Return the rate of the step that starts after `consumed_samples`. A warm-up's first step has the rate 0."""
-        start, samples, style = self.cooldown_at, self.cooldown_samples, self.cooldown_style
-        if start is None or samples is None or style is None or consumed_samples <= start:
-            return self._before_cooldown(consumed_samples)
-        highest = self._before_cooldown(start)
-        lowest = min(self.min_lr, highest)
-        return lowest + _left(style, (consumed_samples - start) / samples) * (highest - lowest)
-
-    def _before_cooldown(self, consumed: int) -> float:
-        if self.warmup_samples > 0 and consumed <= self.warmup_samples:
-            return self.max_lr * consumed / self.warmup_samples
+        if self.warmup_samples > 0 and consumed_samples <= self.warmup_samples:
+            return self.max_lr * consumed_samples / self.warmup_samples
         if self.style == WSD:
             assert self.wsd_decay_samples is not None and self.wsd_decay_style is not None
-            over = (consumed - (self.decay_samples - self.wsd_decay_samples)) / self.wsd_decay_samples
+            over = (consumed_samples - (self.decay_samples - self.wsd_decay_samples)) / self.wsd_decay_samples
             if over <= 0:
                 return self.max_lr
             return self.min_lr + _left(self.wsd_decay_style, over) * (self.max_lr - self.min_lr)
         if self.style == "constant":
             return self.max_lr
-        if consumed > self.decay_samples:
+        if consumed_samples > self.decay_samples:
             return self.min_lr
         if self.style == "inverse-square-root":
-            return max(self.min_lr, self.max_lr * math.sqrt(max(self.warmup_samples, 1) / max(consumed, 1)))
-        ratio = (consumed - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
+            return max(self.min_lr, self.max_lr * math.sqrt(max(self.warmup_samples, 1) / max(consumed_samples, 1)))
+        ratio = (consumed_samples - self.warmup_samples) / (self.decay_samples - self.warmup_samples)
         return self.min_lr + _left(self.style, ratio) * (self.max_lr - self.min_lr)
 
 
@@ -181,11 +158,3 @@ def samples_to_decay_last(options: Mapping[str, Any]) -> int | None:
         return int(options["lr_wsd_decay_samples"])
     iterations = options["lr_wsd_decay_iters"]
     return int(iterations * options["global_batch_size"]) if iterations else None
-
-
-def samples_to_cool_down(options: Mapping[str, Any]) -> int | None:
-    """Return the samples of the cooldown, by default up to the training's end; None without a cooldown."""
-    start = options["lr_cooldown_at_samples"]
-    if start is None:
-        return None
-    return int(options["lr_cooldown_samples"] or samples_to_train(options) - start)

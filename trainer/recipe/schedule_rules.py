@@ -34,7 +34,7 @@ def schedule_errors(options: Mapping[str, Any]) -> list[str]:
     errors = [*_unit_errors(options), *_twice_errors(options), *_warmup_errors(options)]
     if options["lr"] is not None and options["min_lr"] > options["lr"]:
         errors.append(f"--min-lr {options['min_lr']:g} is above --lr {options['lr']:g}")
-    errors += [*_wsd_errors(options), *_cooldown_errors(options), *_length_errors(options)]
+    errors += [*_wsd_errors(options), *_length_errors(options)]
     return errors or _end_errors(options)
 
 
@@ -95,25 +95,14 @@ def _wsd_errors(options: Mapping[str, Any]) -> list[str]:
     return [f"{_given(given[0], options)} ({last} samples) is longer than the decay, {whole} ({decay} samples){before}"]
 
 
-def _cooldown_errors(options: Mapping[str, Any]) -> list[str]:
-    start = options["lr_cooldown_at_samples"]
-    if start is None:
-        given = options["lr_cooldown_samples"]
-        return ["--lr-cooldown-samples without --lr-cooldown-at-samples: give where it begins"] if given else []
-    total = _samples_to_train(options)
-    if total is not None and start >= total:
-        return [f"--lr-cooldown-at-samples {start} is not before the training's end, sample {total}"]
-    return []
-
-
 def schedule_notices(options: Mapping[str, Any]) -> list[str]:
     """Return notices of a decay that reaches 0 before the training ends. The originals accept it, so it is accepted."""
     ends = _ends_early(options)
-    if ends is None or _is_last(options) or options["min_lr"] > 0:
+    if ends is None or options["lr_decay_style"] == WSD or options["min_lr"] > 0:
         return []
     total = samples_to_train(options)
     return [
-        f"{_decay_said(options, ends)} ends before {_length_said(options, total)}: the rest trains at a learning rate "
+        f"{_decay_said(options)} ends before {_length_said(options, total)}: the rest trains at a learning rate "
         "of 0, which changes nothing; give --min-lr, or both the same length"
     ]
 
@@ -133,13 +122,13 @@ def _length_errors(options: Mapping[str, Any]) -> list[str]:
 
 
 def _end_errors(options: Mapping[str, Any]) -> list[str]:
-    """Return the errors of a last part, WSD's decay or a cooldown, that ends before the training."""
+    """Return the errors of a WSD decay that ends before the training."""
     ends = _ends_early(options)
-    if ends is None or not _is_last(options):
+    if ends is None or options["lr_decay_style"] != WSD:
         return []
     rest = f"the rest would train at --min-lr {options['min_lr']:g}"
     length = _length_said(options, samples_to_train(options))
-    return [f"{_decay_said(options, ends)} ends before {length}: {rest}; give both the same length"]
+    return [f"{_decay_said(options)} ends before {length}: {rest}; give both the same length"]
 
 
 def _ends_early(options: Mapping[str, Any]) -> int | None:
@@ -155,10 +144,6 @@ def _ends_early(options: Mapping[str, Any]) -> int | None:
     return ends if ends is not None and ends < last_step else None
 
 
-def _is_last(options: Mapping[str, Any]) -> bool:
-    return options["lr_decay_style"] == WSD or options["lr_cooldown_at_samples"] is not None
-
-
 def _is_whole(options: Mapping[str, Any]) -> bool:
     is_wsd_whole = options["lr_decay_style"] != WSD or samples_to_decay_last(options) is not None
     return options["lr"] is not None and options["global_batch_size"] is not None and is_wsd_whole
@@ -171,11 +156,7 @@ def _samples_to_train(options: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _decay_said(options: Mapping[str, Any], ends: int) -> str:
-    if options["lr_cooldown_at_samples"] is not None:
-        return (
-            f"{_given('lr_cooldown_at_samples', options)} with its {ends - options['lr_cooldown_at_samples']} samples"
-        )
+def _decay_said(options: Mapping[str, Any]) -> str:
     return next(_given(key, options) for key in _LENGTHS["the decay"] if options[key])
 
 

@@ -33,13 +33,13 @@ SCALED = frozenset(
         *("lr_warmup_samples", "lr_warmup_iters", "lr_warmup_tokens", "save_interval", "save_schedule"),
         *("save_iterations", "eval_interval", "eval_iters", "log_interval", "exit_interval", "exit_samples"),
         *("exit_after_iters", "exit_duration_in_mins"),
-        *("lr_wsd_decay_samples", "lr_wsd_decay_iters", "lr_cooldown_at_samples", "lr_cooldown_samples"),
+        *("lr_wsd_decay_samples", "lr_wsd_decay_iters"),
     )
 )
 #: Those of them that a twin does without: what they say of a long training says nothing of twenty iterations.
 _DROPPED = (
     *("rampup_batch_size", "save_schedule", "save_iterations", "exit_interval", "exit_samples", "exit_after_iters"),
-    *("exit_duration_in_mins", "lr_decay_tokens", "lr_warmup_tokens", "lr_cooldown_at_samples", "lr_cooldown_samples"),
+    *("exit_duration_in_mins", "lr_decay_tokens", "lr_warmup_tokens"),
 )
 
 

@@ -24,7 +24,6 @@ from opsctl.run.planning.section import Section, billions, whole
 from opsctl.slurm.durations import format_duration, parse_duration_s
 from trainer.recipe.layout import Layout
 from trainer.recipe.learning_rate import (
-    samples_to_cool_down,
     samples_to_decay,
     samples_to_decay_last,
     samples_to_warm_up,
@@ -143,9 +142,6 @@ def schedule_section(options: Mapping[str, Any]) -> Section:
             rows.append(("decay over", text))
             if last := known(samples_to_decay_last, options):
                 rows.append(("of this, decay", f"{last:,} samples, {options['lr_wsd_decay_style']}"))
-        if cooldown := known(samples_to_cool_down, options):
-            at, style = options["lr_cooldown_at_samples"], options["lr_cooldown_style"]
-            rows.append(("cooldown", f"{cooldown:,} samples from sample {at:,}, {style}"))
         if warmup:
             rows.append(("warm-up", f"{warmup:,} samples"))
     values = PlannedSchedule(

@@ -79,9 +79,6 @@ _SCHEDULE = {
     "style": "lr_decay_style",
     "wsd_decay_samples": "lr_wsd_decay_samples",
     "wsd_decay_style": "lr_wsd_decay_style",
-    "cooldown_at": "lr_cooldown_at_samples",
-    "cooldown_samples": "lr_cooldown_samples",
-    "cooldown_style": "lr_cooldown_style",
 }
 _SAID = {
     **{fact.name: fact.said for fact in TRAINING},

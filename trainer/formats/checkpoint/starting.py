@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from trainer.formats.checkpoint.manifest import (
 from trainer.formats.errors import CheckpointError
 from trainer.formats.json_text import json_file_text
 from trainer.formats.tolerant import decode
-from trainer.recipe.learning_rate import ABSENT, LearningRateSchedule
+from trainer.recipe.learning_rate import LearningRateSchedule
 from trainer.recipe.option_rules import ramp_errors
 from trainer.recipe.options import Options, OptionsError, parse
 
@@ -111,11 +111,7 @@ _SCHEDULE_NAMES = {
     "style": "decay style",
     "wsd_decay_samples": "WSD decay iterations",
     "wsd_decay_style": "WSD decay style",
-    "cooldown_at": "cooldown at sample",
-    "cooldown_samples": "cooldown samples",
-    "cooldown_style": "cooldown style",
 }
-_COOLDOWN = ("cooldown_at", "cooldown_samples", "cooldown_style")
 
 
 def uses_weights_only(manifest: Manifest, options: Mapping[str, Any]) -> bool:
@@ -213,27 +209,17 @@ def schedule_to_use(
 ) -> LearningRateSchedule:
     """Return the schedule to resume with.
 
-    Raises CheckpointError with every changed value, unless an option decides which side counts. A cooldown that is
-    still ahead does not change past training, so a checkpoint without one accepts it, even if the rest of the
-    checkpoint's schedule is kept.
+    Raises CheckpointError with every changed value, unless an option decides which side counts.
     """
-    stored = {**ABSENT, **manifest.learning_rate}
     if override:
         return given
-    start = given.cooldown_at if stored["cooldown_at"] is None else None
-    if start is not None and manifest.consumed_train_samples > start:
-        raise CheckpointError(
-            f"{folder} is at sample {manifest.consumed_train_samples}, past --lr-cooldown-at-samples "
-            f"{start}, where the cooldown starts: give its sample or a later one, or start "
-            "at an earlier checkpoint (--load-step)"
-        )
+    stored, facts = manifest.learning_rate, given.facts()
     if use_checkpoint:
-        added = {name: getattr(given, name) for name in _COOLDOWN} if start is not None else {}
-        return LearningRateSchedule.of_facts({**{name: stored[name] for name in _SCHEDULE_NAMES}, **added})
+        return LearningRateSchedule.of_facts({name: stored[name] for name in _SCHEDULE_NAMES if name in stored})
     changed = [
-        f"{_SCHEDULE_NAMES[name]} {stored.get(name)} -> {value}"
-        for name, value in asdict(given).items()
-        if stored.get(name) != value and not (start is not None and name in _COOLDOWN)
+        f"{_SCHEDULE_NAMES.get(name, name)} {stored.get(name)} -> {facts.get(name)}"
+        for name in {**facts, **stored}
+        if stored.get(name) != facts.get(name)
     ]
     if changed:
         raise CheckpointError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.recipe.learning_rate import COOLDOWN_STYLES, DECAY_STYLES
+from trainer.recipe.learning_rate import DECAY_STYLES, WSD_DECAY_STYLES
 from trainer.recipe.model_options import RECOMPUTE
 from trainer.recipe.option_table.row import Option, choice, count, flag, group, number, option, text
 from trainer.recipe.spike_guard import ACTIONS, LEAST, TOGETHER
@@ -79,19 +79,11 @@ LEARNING_RATE: tuple[Option, ...] = group(
     count("--lr-decay-tokens", "Length of the decay; the whole training when not given.", "tokens"),
     count("--lr-wsd-decay-iters", "Length of WSD's decay.", "iterations"),
     count("--lr-wsd-decay-samples", "Length of WSD's decay.", "samples"),
-    choice("--lr-wsd-decay-style", COOLDOWN_STYLES, "exponential", "Shape of WSD's decay."),
+    choice("--lr-wsd-decay-style", WSD_DECAY_STYLES, "exponential", "Shape of WSD's decay."),
     number("--lr-warmup-fraction", "Warm-up as a share of the decay's length.", at_least=0, below=1),
     count("--lr-warmup-iters", "Length of the linear warm-up.", "iterations", default=0, at_least=0),
     count("--lr-warmup-samples", "Length of the linear warm-up.", "samples", default=0, at_least=0),
     count("--lr-warmup-tokens", "Length of the linear warm-up.", "tokens", default=0, at_least=0),
-    count(
-        "--lr-cooldown-at-samples",
-        "Leave the schedule at this sample and decrease the rate to --min-lr.",
-        "samples",
-        at_least=0,
-    ),
-    count("--lr-cooldown-samples", "Length of that cooldown; up to the training's end by default.", "samples"),
-    choice("--lr-cooldown-style", COOLDOWN_STYLES, "linear", "Shape of that cooldown."),
     flag("--override-lr-scheduler", "Where a checkpoint's schedule differs, take this command line's."),
     flag("--use-checkpoint-lr-scheduler", "Where a checkpoint's schedule differs, take the checkpoint's."),
 )

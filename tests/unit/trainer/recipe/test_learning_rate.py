@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import runpy
 import sys
 import types
-from dataclasses import replace
 from importlib.metadata import distribution
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.trainer.formats.checkpoint.test_manifest import manifest_of
-from trainer.formats.checkpoint.changes import Identity, change_text, changes
-from trainer.formats.checkpoint.starting import schedule_to_use
-from trainer.formats.errors import CheckpointError
-from trainer.recipe.learning_rate import COOLDOWN_STYLES, LearningRateSchedule
+from trainer.recipe.learning_rate import WSD_DECAY_STYLES, LearningRateSchedule
 from trainer.recipe.options import OptionsError, parse, to_arguments
 from trainer.recipe.schedule_rules import schedule_notices
 
@@ -98,7 +91,7 @@ def of_megatron(scheduler_class: Any, schedule: LearningRateSchedule, samples: l
 @pytest.mark.parametrize(
     "schedule",
     [
-        *(LearningRateSchedule(3e-4, 2e-5, 96, 4000, "WSD", 1000, style) for style in COOLDOWN_STYLES),
+        *(LearningRateSchedule(3e-4, 2e-5, 96, 4000, "WSD", 1000, style) for style in WSD_DECAY_STYLES),
         LearningRateSchedule(3e-4, 2e-5, 96, 4000, "WSD", 3904, "linear"),
         LearningRateSchedule(3e-4, 2e-5, 96, 4000, "inverse-square-root"),
         LearningRateSchedule(3e-4, 2e-5, 0, 4000, "inverse-square-root"),
@@ -110,17 +103,6 @@ def test_every_style_has_megatrons_rates(schedule: LearningRateSchedule, megatro
     samples = [0, 1, 50, 96, 97, 98, 500, 2999, 3000, 3001, 3333, 3999, 4000, 4001, 9000]
     expected = of_megatron(megatrons_scheduler, schedule, samples)
     assert [schedule.at(count) for count in samples] == pytest.approx(expected, rel=1e-12, abs=1e-18)
-
-
-def test_a_cooldown_leaves_its_schedule_where_it_begins_and_ends_at_the_lowest_rate() -> None:
-    plain = LearningRateSchedule(1e-3, 1e-5, 100, 10_000, "cosine")
-    cooled = LearningRateSchedule(
-        1e-3, 1e-5, 100, 10_000, "cosine", cooldown_at=4000, cooldown_samples=1000, cooldown_style="linear"
-    )
-    assert [cooled.at(count) for count in (0, 100, 3000, 4000)] == [plain.at(count) for count in (0, 100, 3000, 4000)]
-    assert cooled.at(4500) == pytest.approx((plain.at(4000) + 1e-5) / 2)
-    assert [cooled.at(count) for count in (5000, 5001, 20_000)] == [1e-5] * 3
-    assert cooled.ends_at == 5000
 
 
 SMALL: dict[str, Any] = {
@@ -144,12 +126,6 @@ def test_lengths_in_tokens_and_iterations_are_the_same_in_samples() -> None:
     assert (iterations.decay_samples, iterations.wsd_decay_samples) == (400, 100)
 
 
-def test_a_cooldown_lasts_up_to_the_trainings_end_unless_its_length_is_given() -> None:
-    assert schedule_of({**SMALL, "lr_cooldown_at_samples": 300}).cooldown_samples == 100
-    given = {"lr_cooldown_at_samples": 300, "lr_cooldown_samples": 99, "lr_cooldown_style": "minus_sqrt"}
-    assert schedule_of({**SMALL, **given}).cooldown_style == "minus_sqrt"
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -157,12 +133,6 @@ def test_a_cooldown_lasts_up_to_the_trainings_end_unless_its_length_is_given() -
             {"lr_decay_style": "WSD", "lr_wsd_decay_samples": 50, "lr_decay_samples": 200, "min_lr": 1e-5},
             ("--lr-decay-samples 200", "--train-samples 400"),
         ),
-        (
-            {"lr_cooldown_at_samples": 100, "lr_cooldown_samples": 150, "min_lr": 1e-5},
-            ("--lr-cooldown-at-samples 100 with its 150 samples", "--train-samples 400"),
-        ),
-        ({"lr_cooldown_at_samples": 400}, ("--lr-cooldown-at-samples 400", "sample 400")),
-        ({"lr_cooldown_samples": 4}, ("--lr-cooldown-samples", "--lr-cooldown-at-samples")),
         ({"lr_decay_style": "WSD"}, ("--lr-decay-style WSD", "--lr-wsd-decay-samples")),
         ({"lr_wsd_decay_samples": 4}, ("--lr-wsd-decay-samples", "--lr-decay-style WSD")),
         (
@@ -212,44 +182,8 @@ def test_what_ends_within_the_last_step_does_not_end_before() -> None:
 
 
 BEFORE = LearningRateSchedule(6e-5, 6e-6, 183_105, 200_000_000, "constant")
-COOLED = LearningRateSchedule(
-    6e-5, 6e-6, 183_105, 200_000_000, "constant", cooldown_at=1000, cooldown_samples=500, cooldown_style="linear"
-)
-
-
-def test_a_later_start_may_turn_to_a_cooldown_and_it_is_on_record(tmp_path: Path) -> None:
-    stored = manifest_of(learning_rate=BEFORE.facts(), consumed_train_samples=672)
-    assert "cooldown_at" not in stored.learning_rate
-    assert schedule_to_use(tmp_path, stored, COOLED, False, False) == COOLED
-    identity = Identity(stored.model, stored.layout, stored.precision)
-    told = [change_text(change) for change in changes(stored, identity, COOLED)]
-    assert "--lr-cooldown-at-samples none -> 1000" in told
-    after = manifest_of(learning_rate=COOLED.facts(), consumed_train_samples=1200)
-    assert schedule_to_use(tmp_path, after, COOLED, False, False) == COOLED
-    with pytest.raises(CheckpointError, match=r"cooldown at sample 1000 -> None"):
-        schedule_to_use(tmp_path, after, BEFORE, False, False)
-    assert schedule_to_use(tmp_path, after, BEFORE, False, True) == COOLED
-
-
-def test_a_start_that_keeps_the_checkpoints_schedule_takes_the_cooldown_that_it_asks_for(tmp_path: Path) -> None:
-    other = replace(COOLED, max_lr=3e-5, warmup_samples=7)
-    stored = manifest_of(learning_rate=BEFORE.facts(), consumed_train_samples=672)
-    assert schedule_to_use(tmp_path, stored, other, False, True) == COOLED
-    after = manifest_of(learning_rate=COOLED.facts(), consumed_train_samples=1200)
-    assert schedule_to_use(tmp_path, after, replace(other, cooldown_samples=9), False, True) == COOLED
-
-
-@pytest.mark.parametrize("keeps_the_checkpoints", [False, True])
-def test_a_cooldown_that_should_have_begun_before_the_checkpoint_is_refused_with_both_samples(
-    tmp_path: Path, keeps_the_checkpoints: bool
-) -> None:
-    stored = manifest_of(learning_rate=BEFORE.facts(), consumed_train_samples=1001)
-    with pytest.raises(CheckpointError, match=r"at sample 1001, past --lr-cooldown-at-samples 1000"):
-        schedule_to_use(tmp_path, stored, COOLED, False, keeps_the_checkpoints)
 
 
 def test_a_schedule_without_the_newer_parts_is_told_as_before() -> None:
     assert list(BEFORE.facts()) == ["max_lr", "min_lr", "warmup_samples", "decay_samples", "style"]
     assert LearningRateSchedule.of_facts(BEFORE.facts()) == BEFORE
-    assert LearningRateSchedule.of_facts(COOLED.facts()) == COOLED
-    assert math.isclose(COOLED.at(1250), (6e-5 * 1000 / 183_105 + min(6e-6, 6e-5 * 1000 / 183_105)) / 2)
