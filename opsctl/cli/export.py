@@ -21,11 +21,10 @@ def command() -> None:
 @command.command("hf", cls=LongCommand)
 @run_argument
 @click.option("--checkpoints", metavar="DIR", help="A folder of checkpoints that belongs to no run.")
-@click.option("--output", metavar="DIR", required=True, help="Folder of the model; with --steps the parent folder.")
+@click.option("--output", metavar="DIR", required=True, help="Folder of the model.")
 @click.option(
     "--step", type=click.IntRange(min=0), metavar="N", help="Iteration of the checkpoint [default: the latest]."
 )
-@click.option("--steps", metavar="A:B:C", help="Export every C-th checkpoint from A to B, each to DIR/global_stepN.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -41,8 +40,7 @@ def hf(run: str | None, checkpoints: str | None, **options: Any) -> int:
 
     Writes weights (safetensors, without the vocabulary's padding), configuration, tokenizer and model card, from any
     layout. Models with ALiBi and a LayerNorm after the embedding become BLOOM, models with learned positions GPT-2, and
-    models with rotary positions Llama. A model that none of them can express is refused. --steps skips complete
-    folders.
+    models with rotary positions Llama. A model that none of them can express is refused.
     """
     from opsctl.cli.trainer_program import option_words, run_trainer_program
     from opsctl.run.state.run_view import glance

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from trainer.convert.hf.export import found_latest, found_steps
+from trainer.convert.hf.export import found_checkpoint
 from trainer.convert.workers import run_program
 from trainer.core.console import failed, printable
 from trainer.core.dtypes import DTYPES_BY_NAME
@@ -60,8 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    root, step = arguments.checkpoints, arguments.step
-    found = found_latest(root) if step is None else found_steps(root, range(step, step + 1))[0]
+    found = found_checkpoint(arguments.checkpoints, arguments.step)
     done = []
     for said in _said(found, arguments):
         done.append(said)

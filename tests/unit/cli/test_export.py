@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -111,31 +108,6 @@ def test_what_cannot_work_is_one_line_and_the_designed_code(
     ran = opsctl(*words, cwd=tmp_path, code=code)
     assert ran.stdout == "" and re.search(said, ran.stderr) and ran.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.nightly  # stopping a program of the trainer's is tested with opsctl data prepare as well
-def test_stopping_the_command_leaves_nothing_half_written(imported: tuple[Path, Answer], tmp_path: Path) -> None:
-    first = imported[0] / "mine/output/checkpoints/global_step0"
-    steps = 400
-    for step in range(steps):
-        copied = tmp_path / "in" / f"global_step{step}"
-        shutil.copytree(first, copied, copy_function=os.link)
-        manifest = json.loads((first / "manifest.json").read_text())
-        (copied / "manifest.json").unlink()
-        (copied / "manifest.json").write_text(json.dumps({**manifest, "iteration": step}))
-    words = ["export", "hf", "--checkpoints", "in", "--output", "out", "--steps", f"0:{steps - 1}:1"]
-    process = subprocess.Popen(
-        [*OPSCTL, *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "out" / "global_step1").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "opsctl: interrupted" in errors
-    there = {path.name for path in (tmp_path / "out").iterdir()}
-    assert there == {f"global_step{step}" for step in range(len(there))} and 1 < len(there) < steps
 
 
 def test_the_commands_import_no_torch() -> None:

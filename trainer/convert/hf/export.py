@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-
-import xxhash
 
 from trainer.checkpoint.saved_state import SavedState
 from trainer.convert.hf.documents import About, Documents, documents
@@ -69,7 +66,7 @@ class Export:
 def planned(found: Found, dtype: str | None, about: About) -> Export:
     """Plan the folder of a checkpoint. Raises CheckpointError if no family can express the model."""
     model = SavedModel(SavedState(found.folder, found.manifest), found.manifest, dtype)
-    files = divided(model.entries, FILE_BYTES, _notes(found.manifest))
+    files = divided(model.entries, FILE_BYTES)
     return Export(model, found.manifest, files, documents(model, found.manifest, files, about))
 
 
@@ -86,58 +83,25 @@ def write(export: Export, target: Path) -> None:
             write_atomically(folder / name, text)
 
 
-def is_written(export: Export, target: Path) -> bool:
-    """Return True if `target` has exactly these weights, complete, and a file for every other name."""
-    there = all((target / name).is_file() for name in export.documents.texts)
-    return there and all(file.is_written(target) for file in export.files)
-
-
-def _notes(manifest: Manifest) -> dict[str, str]:
-    """Return the notes in the files' headers, which identify the checkpoint. transformers requires `format`."""
-    digest = xxhash.xxh64()
-    for name, file in sorted(manifest.files.items()):
-        digest.update(f"{name} {file.xxh64}\n".encode())
-    return {"format": "pt", "iteration": str(manifest.iteration), "checkpoint": digest.hexdigest()}
-
-
-_RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
 #: Number of available checkpoints to print.
 _NAMED = 10
 
 
-def steps_range(text: str) -> range:
-    """Parse `A:B:C`, from A to B inclusive, in steps of C. Raises ValueError, one line."""
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"--steps {text!a}: give FIRST:LAST:EVERY, e.g. 1000:9000:1000")
-    first, last, every = map(int, match.groups())
-    if first > last:
-        raise ValueError(f"--steps {text}: {first} comes after {last}: give {last}:{first}:{every}")
-    if every == 0:
-        raise ValueError(f"--steps {text}: EVERY must be at least 1")
-    return range(first, last + 1, every)
+def found_checkpoint(root: Path, step: int | None) -> Found:
+    """Return the checkpoint of iteration `step`, or the latest one (None), complete by the sizes of its files.
 
-
-def found_latest(root: Path) -> Found:
-    """Return the latest checkpoint. Raises CheckpointError if there is none."""
-    found = latest_checkpoint(root)
-    if found is None:
-        raise CheckpointError(f"{root} has no checkpoints")
-    return found
-
-
-def found_steps(root: Path, wanted: range) -> list[Found]:
-    """Return the checkpoints of these iterations, complete by their sizes, in order.
-
-    Raises CheckpointError for one that is missing or incomplete. A range may be too long to list.
+    Raises CheckpointError if it is missing or incomplete.
     """
-    there = sorted(number for one in checkpoint_folders(root) if (number := iteration_of(one.name)) is not None)
-    meant = [number for number in there if number in wanted]
-    if len(meant) < len(wanted):
-        first = next(number for number in wanted if number not in meant)
+    if step is None:
+        latest = latest_checkpoint(root)
+        if latest is None:
+            raise CheckpointError(f"{root} has no checkpoints")
+        return latest
+    folder = root / tag_of(step)
+    if not folder.is_dir():
+        there = sorted(number for one in checkpoint_folders(root) if (number := iteration_of(one.name)) is not None)
         newest = ", ".join(map(str, there[-_NAMED:])) or "none"
-        raise CheckpointError(f"{tag_of(first)} is not in {root}: available are {newest}")
-    for number in meant:
-        if fault := fault_of(root / tag_of(number)):
-            raise CheckpointError(f"{tag_of(number)} is not complete: {fault}")
-    return [Found(root / tag_of(number), read_manifest(root / tag_of(number))) for number in meant]
+        raise CheckpointError(f"{folder.name} is not in {root}: available are {newest}")
+    if fault := fault_of(folder):
+        raise CheckpointError(f"{folder.name} is not complete: {fault}")
+    return Found(folder, read_manifest(folder))

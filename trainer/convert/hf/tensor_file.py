@@ -11,7 +11,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -52,16 +52,15 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """One file: its name, its tensors in order, and the notes in its header."""
+    """One file: its name, and its tensors in order."""
 
     name: str
     entries: tuple[TensorEntry, ...]
-    notes: Mapping[str, str]
 
     @property
     def header(self) -> bytes:
         """The bytes before the first tensor."""
-        described: dict[str, object] = {"__metadata__": dict(self.notes)}
+        described: dict[str, object] = {"__metadata__": {"format": "pt"}}  # which transformers requires
         begin = 0
         for entry in self.entries:
             offsets = [begin, begin + entry.bytes]
@@ -80,26 +79,17 @@ class TensorFile:
         """The bytes of the whole file."""
         return len(self.header) + sum(entry.bytes for entry in self.entries)
 
-    def is_written(self, folder: Path) -> bool:
-        """Return True if a file in `folder` has this header and this size."""
-        header = self.header
-        try:
-            with (folder / self.name).open("rb") as file:
-                return os.fstat(file.fileno()).st_size == self.bytes and file.read(len(header)) == header
-        except OSError:
-            return False
 
-
-def divided(entries: Sequence[TensorEntry], file_bytes: int, notes: Mapping[str, str]) -> list[TensorFile]:
+def divided(entries: Sequence[TensorEntry], file_bytes: int) -> list[TensorFile]:
     """Split a model into files in the order of its tensors, with transformers' names.
 
     Each has at most `file_bytes` of tensors, unless one alone is larger.
     """
     groups = list(_groups(entries, file_bytes))
     if len(groups) == 1:
-        return [TensorFile(WHOLE, tuple(groups[0]), notes)]
+        return [TensorFile(WHOLE, tuple(groups[0]))]
     names = (f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1))
-    return [TensorFile(name, tuple(group), notes) for name, group in zip(names, groups, strict=True)]
+    return [TensorFile(name, tuple(group)) for name, group in zip(names, groups, strict=True)]
 
 
 def _groups(entries: Sequence[TensorEntry], file_bytes: int) -> Iterator[list[TensorEntry]]:
@@ -152,7 +142,7 @@ def read_tensor_file(path: Path) -> TensorFile:
             names: list[str] = tensors.keys()
             parts = {name: tensors.get_slice(name) for name in names}
             entries = tuple(TensorEntry(name, tuple(one.get_shape()), _dtype(one)) for name, one in parts.items())
-            return TensorFile(path.name, entries, tensors.metadata() or {})
+            return TensorFile(path.name, entries)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
 

@@ -19,13 +19,7 @@ class ExportedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     iteration: Annotated[int, Meta(description="Iterations done when the checkpoint was saved.")]
     folder: Annotated[str, Meta(description="Absolute path of the folder.")]
-    state: Annotated[
-        str,
-        Meta(
-            description="`written`, `there` (complete, unchanged) or `repaired` (all but the weights); "
-            "with `--dry-run` `would be written` or `would be repaired`."
-        ),
-    ]
+    state: Annotated[str, Meta(description="`written`, or `would be written` with `--dry-run`.")]
     format: Annotated[str, Meta(description="The model's family, as model_type in config.json.")]
     dtype: Annotated[str, Meta(description="Type of the weights.")]
     files: Annotated[int, Meta(description="Files of weights.")]

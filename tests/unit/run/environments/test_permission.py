@@ -68,6 +68,7 @@ def shared(unix_user: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> It
     with TemporaryDirectory(dir="/tmp") as folder:
         run = Shared(Path(folder), ann, ben)
         run.write()
+        (run.folder / "output").mkdir()
         for one in (run.folder, *run.folder.rglob("*")):
             os.chown(one, pwd.getpwnam(ann).pw_uid, grp.getgrnam(GROUP).gr_gid)
             one.chmod(0o2770 if one.is_dir() else 0o660)

@@ -51,47 +51,9 @@ def test_without_a_step_it_is_the_latest(checkpoints: Checkpoints, tmp_path: Pat
     assert str(tmp_path) not in "".join(file.read_text() for file in out.iterdir() if file.suffix in (".md", ".json"))
 
 
-def test_many_are_written_and_those_that_are_whole_left_alone(
-    checkpoints: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, out = checkpoints(10, 20, 30, 40), tmp_path / "out"
-    exported(root, out, "--steps", "10:30:10")
-    assert sorted(path.name for path in out.iterdir()) == ["global_step10", "global_step20", "global_step30"]
-    shutil.rmtree(out / "global_step20")
-    kept = (out / "global_step10" / "model.safetensors").stat().st_mtime_ns
-    capsys.readouterr()
-    exported(root, out, "--steps", "10:40:10", "--json")
-    states = [one["state"] for one in json.loads(capsys.readouterr().out)["exported"]]
-    assert states == ["there", "written", "there", "written"]
-    assert (out / "global_step10" / "model.safetensors").stat().st_mtime_ns == kept
-
-
-def test_a_folder_that_lost_bytes_or_is_of_other_weights_is_not_taken_for_whole(
-    checkpoints: Checkpoints, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root, out = checkpoints(10, 20), tmp_path / "out"
-    exported(root, out, "--steps", "10:20:10")
-    words = [str(root), "--output", str(out), "--steps", "10:20:10"]
-    capsys.readouterr()
-    weights = out / "global_step10" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-1])
-    assert f"{out}/global_step10" in refused(capsys, words)
-    weights.write_bytes((out / "global_step20" / "model.safetensors").read_bytes())
-    assert f"{out}/global_step10" in refused(capsys, words)
-    weights.write_bytes(whole)
-    exported(root, out, "--steps", "10:20:10")
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--steps", "30:10:10"], 2, "--steps 30:10:10: .*10:30:10"),
-        (["--steps", "10:30"], 2, "give FIRST:LAST:EVERY"),
-        (["--steps", "10:30:0"], 2, "10:30:0"),
-        (["--steps", "10:30:10", "--step", "10"], 2, "--step with --steps"),
-        (["--steps", "10:40:10"], 1, "global_step40 is not in .*: available are 10, 20, 30"),
-        (["--steps", "1:999999999999999999:1"], 1, r"\bglobal_step1\b.*10, 20, 30"),
         (["--step", "25"], 1, "global_step25 is not in .*: available are 10, 20, 30"),
         (["--tokenizer", "/nowhere\x1b[2J"], 1, r"no tokenizer at /nowhere\\x1b\[2J"),
     ],
@@ -120,7 +82,7 @@ def test_an_incomplete_checkpoint_and_a_place_that_is_taken_are_refused(
     assert f"{out} " in refused(capsys, words)
     out.rmdir()
     (root / "global_step10" / "layer_01-model_00-model_states.pt").unlink()
-    said = refused(capsys, [*words, "--steps", "10:20:10"])
+    said = refused(capsys, [*words, "--step", "10"])
     assert "global_step10 is not complete" in said and "layer_01-model_00-model_states.pt is missing" in said
     assert not out.exists()
 
