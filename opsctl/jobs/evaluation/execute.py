@@ -27,7 +27,7 @@ from opsctl.core.timestamps import now
 from opsctl.jobs.evaluation.harness import Harness
 from opsctl.jobs.evaluation.records import Chosen, Due, Evaluated, What, append, choose, lines_of, standing
 from opsctl.jobs.evaluation.results import RESULTS, EvaluatedCheckpoint, Mark, answered, collected, task_file, words_of
-from opsctl.jobs.evaluation.settings import Settings, Task, missing, refuse_strangers_program, settings_of
+from opsctl.jobs.evaluation.settings import Settings, refuse_strangers_program, settings_of
 from opsctl.jobs.tracked_job import own_job_id
 from opsctl.run.checkpoints.backups import digest_here, manifest_or_fault
 from opsctl.run.config.paths import RunPaths
@@ -57,7 +57,7 @@ class EvaluatedRun:
 def choose_of_run(run: RunView, step: int | None, again: bool, say: Callable[[str], None]) -> tuple[Settings, Chosen]:
     """Return the settings of a run and its chosen checkpoints. Raises OpsctlError if [evaluation] names no tasks.
 
-    say: prints a line about each warning, renamed task and checkpoint that is left out.
+    say: prints a line about each warning and each checkpoint that is left out.
     """
     settings = settings_of(run)
     if settings is None or not settings.tasks:
@@ -67,9 +67,6 @@ def choose_of_run(run: RunView, step: int | None, again: bool, say: Callable[[st
         say(f"warning: {warning}")
     for iteration, why in chosen.left:
         say(f"{tag_of(iteration)} is left: {why}")
-    for task in settings.tasks:
-        if chosen.due and task.note:
-            say(f"{task.asked} is {task.name} in lm-eval: {task.note}")
     return settings, chosen
 
 
@@ -141,9 +138,9 @@ class Evaluation:
                 self._write(due, "failed", self._result(due, "failed", str(error)))
                 raise
             under = self.settings.digest(answer.version)
-            absent = missing(self.settings.tasks, answer.known)
+            absent = [task for task in self.settings.tasks if task not in answer.known]
             for task in absent:
-                self.say(f"{task.asked} is not in lm-eval {answer.version}: it is left out, and on record as missing")
+                self.say(f"{task} is not in lm-eval {answer.version}: it is left out, and on record as missing")
             try:
                 manifest, problem = self._evaluated(
                     due, [one for one in self.settings.tasks if one not in absent], Mark(due.of, under)
@@ -184,14 +181,14 @@ class Evaluation:
         except OSError as error:
             raise OpsctlError(f"nothing is evaluated again: {file_problem(error, folder)}") from None
 
-    def _evaluated(self, due: Due, tasks: Sequence[Task], mark: Mark) -> tuple[Manifest | None, str]:
+    def _evaluated(self, due: Due, tasks: Sequence[str], mark: Mark) -> tuple[Manifest | None, str]:
         """Run the missing tasks; return the checkpoint's manifest, and why not all are answered. Raises OSError."""
         folder, root = self.paths.evaluation(due.iteration), self.paths.output
         make_folder(root, folder)
         done = answered(root, folder, tasks, mark)
         left = [task for task in tasks if task not in done]
         for task in done:
-            self.say(f"{task.name}: answered before")
+            self.say(f"{task}: answered before")
         if not left:  # the process of the last task was killed before it recorded the end
             found = manifest_or_fault(self.paths.checkpoints / tag_of(due.iteration))
             return (None, found) if isinstance(found, str) else (found, "")

@@ -13,7 +13,7 @@ import msgspec
 from opsctl.core.errors import OpsctlError
 from opsctl.core.process import Overdue, find_program, run_on_terminal, run_program
 from opsctl.jobs.evaluation.results import Mark
-from opsctl.jobs.evaluation.settings import Settings, Task
+from opsctl.jobs.evaluation.settings import Settings
 from trainer.formats import json_text
 from trainer.formats.json_text import json_line
 from trainer.formats.tolerant import decode
@@ -37,13 +37,13 @@ class Harness:
 
     settings: Settings
 
-    def ask(self, tasks: Sequence[Task]) -> Answer:
+    def ask(self, tasks: Sequence[str]) -> Answer:
         """Ask which of the tasks it has. Raises OpsctlError if no lm-eval answers."""
         table = self.settings.table
         folder = next((one for one in table.include if not Path(one).is_dir()), None)
         if folder is not None:
             raise OpsctlError(f"[evaluation] include names {folder}, which is no folder")
-        request = {"tasks": [task.name for task in tasks], "include": table.include}
+        request = {"tasks": list(tasks), "include": table.include}
         python = self._found()
         try:
             ended = run_program([python, _program(), "-"], self._environment(), ASKED_S, json_line(request).encode())
@@ -60,7 +60,7 @@ class Harness:
             )
         return answer
 
-    def request(self, model: Path, output: Path, tasks: Sequence[Task], mark: Mark) -> dict[str, Any]:
+    def request(self, model: Path, output: Path, tasks: Sequence[str], mark: Mark) -> dict[str, Any]:
         """Return the input of its program for a model's folder."""
         table = self.settings.table
         return {
@@ -68,7 +68,7 @@ class Harness:
             "output": str(output),
             "of": mark.of,
             "under": mark.under,
-            "tasks": [task.name for task in tasks],
+            "tasks": list(tasks),
             "include": list(table.include),
             "few_shot": table.few_shot,
             "limit": table.limit,

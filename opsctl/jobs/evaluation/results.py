@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from opsctl.core.files.state_files import read_state
-from opsctl.jobs.evaluation.settings import Task
 from trainer.formats.json_text import Moment
 
 #: All of it, beside a file for each task with every word of lm-eval's.
@@ -19,9 +18,7 @@ RESULTS = "results.json"
 class TaskResult(Struct, frozen=True, kw_only=True):
     """One task that was wanted."""
 
-    asked: Annotated[str, Meta(description="Its name in the run file.")]
     name: Annotated[str, Meta(description="Its name in lm-eval.")]
-    note: Annotated[str, Meta(description="Why these differ; empty where they do not.")] = ""
     state: Annotated[str, Meta(description="`done`, `failed`, `missing` (this lm-eval has none such) or `left`.")]
     error: Annotated[str, Meta(description="What failed.")] = ""
     seconds: Annotated[float, Meta(description="How long it took.")] = 0.0
@@ -68,19 +65,17 @@ class _Said(Struct, frozen=True, kw_only=True):
     results: dict[str, dict[str, Any]] = {}
 
 
-def task_file(folder: Path, task: Task) -> Path:
+def task_file(folder: Path, task: str) -> Path:
     """Return the file of lm-eval's full output on the task."""
-    return folder / f"{task.name}.json"
+    return folder / f"{task}.json"
 
 
-def answered(root: Path, folder: Path, tasks: Sequence[Task], mark: Mark) -> list[Task]:
+def answered(root: Path, folder: Path, tasks: Sequence[str], mark: Mark) -> list[str]:
     """Those of which this very checkpoint's results under these settings are there."""
     return [task for task in tasks if (said := _said(root, folder, task, mark)) is not None and not said.error]
 
 
-def collected(
-    root: Path, folder: Path, tasks: Sequence[Task], mark: Mark, missing: Collection[Task]
-) -> list[TaskResult]:
+def collected(root: Path, folder: Path, tasks: Sequence[str], mark: Mark, missing: Collection[str]) -> list[TaskResult]:
     """Return the result of each task according to its file."""
     return [_result(task, _said(root, folder, task, mark), task in missing) for task in tasks]
 
@@ -96,18 +91,16 @@ def words_of(tasks: Sequence[TaskResult]) -> str:
     return "; ".join(parts)
 
 
-def _said(root: Path, folder: Path, task: Task, mark: Mark) -> _Said | None:
+def _said(root: Path, folder: Path, task: str, mark: Mark) -> _Said | None:
     said = read_state(root, task_file(folder, task), _Said)
     return said if said is not None and Mark(said.of, said.under) == mark else None
 
 
-def _result(task: Task, said: _Said | None, is_missing: bool) -> TaskResult:
+def _result(task: str, said: _Said | None, is_missing: bool) -> TaskResult:
     state = "missing" if is_missing else "left" if said is None else "failed" if said.error else "done"
     metrics = {} if said is None or said.error else {of: _metrics(found) for of, found in said.results.items()}
     return TaskResult(
-        asked=task.asked,
-        name=task.name,
-        note=task.note,
+        name=task,
         state=state,
         error=said.error if said is not None else "",
         seconds=said.seconds if said is not None else 0.0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,60 +21,13 @@ from opsctl.run.state.revisions import deciding_group, newest_to_start
 from opsctl.run.state.run_view import RunView
 from trainer.formats.json_text import json_line
 
-#: The tasks on which BLOOM's training was evaluated every 10,000 iterations, by their names at that time.
-OF_BLOOM = (
-    *("arc_challenge", "arc_easy", "boolq", "copa", "headqa", "hellaswag", "lambada", "logiqa", "mathqa", "mc_taco"),
-    *("mrpc", "multirc", "openbookqa", "piqa", "prost", "pubmedqa", "qnli", "qqp", "race", "rte", "sciq", "sst"),
-    *("triviaqa", "webqs", "wic", "winogrande", "wnli", "wsc"),
-)
-#: Name in 2022 -> (name since then, why). The first two are still names, of several tasks together.
-RENAMED = {
-    "headqa": ("headqa_es", "headqa was the Spanish one; now it is the Spanish and the English one"),
-    "lambada": ("lambada_openai", "lambada was OpenAI's form of it; now it is that and the standard one"),
-    "sst": ("sst2", "the same of GLUE"),
-}
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task that is wanted."""
-
-    asked: str  # its name in the run file
-    name: str  # its name in lm-eval
-    note: str = ""  # why these differ
-
-
-def tasks_of(asked: Sequence[str]) -> list[Task]:
-    """Each with the name that it has now, in their order."""
-    found = []
-    for one in asked:
-        name, note = RENAMED.get(one, (one, ""))
-        found.append(Task(one, name, note))
-    return found
-
-
-def tasks_problem(tasks: Sequence[Task]) -> str | None:
-    """Why these cannot be evaluated side by side: each has a file of its name."""
-    for number, task in enumerate(tasks):
-        if task.name == "results":
-            return "a task called results cannot be evaluated: results.json is the file of all of them"
-        same = next((one for one in tasks[:number] if one.name == task.name), None)
-        if same is not None:
-            return f"{same.asked} and {task.asked} are the same task, {task.name}: leave one out"
-    return None
-
-
-def missing(tasks: Sequence[Task], known: Collection[str]) -> list[Task]:
-    """Those that the lm-eval at hand does not have."""
-    return [task for task in tasks if task.name not in known]
-
 
 @dataclass(frozen=True)
 class Settings:
     """The effective settings, with all variables expanded."""
 
     table: EvaluationTable
-    tasks: tuple[Task, ...]
+    tasks: tuple[str, ...]  # by lm-eval's names
     variables: dict[str, str] = field(default_factory=dict)  # [env]
     warnings: tuple[str, ...] = ()
     run_file: Path | None = None  # the run file that says so; None: a revision
@@ -124,10 +77,9 @@ def is_evaluated(run: RunView) -> bool:
 def _settings(file: RunFile, warnings: tuple[str, ...], run_file: Path | None = None) -> Settings | None:
     if file.evaluation is None:
         return None
-    tasks = tuple(tasks_of(file.evaluation.tasks))
-    if problem := tasks_problem(tasks):
-        raise RunFileError(f"[evaluation] tasks: {problem}")
-    return Settings(file.evaluation, tasks, dict(file.env), warnings, run_file)
+    if "results" in file.evaluation.tasks:
+        raise RunFileError("[evaluation] tasks: results cannot be evaluated: results.json is the file of all of them")
+    return Settings(file.evaluation, file.evaluation.tasks, dict(file.env), warnings, run_file)
 
 
 def refuse_strangers_program(run: RunView, settings: Settings) -> None:

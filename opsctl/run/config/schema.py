@@ -247,7 +247,7 @@ class EvaluationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """[evaluation]: which checkpoints `opsctl evaluate` runs lm-eval on, and how. Paths as in `[run]`."""
 
     every: int = 10_000  # checkpoints that this divides; 0: only those that are named by hand
-    tasks: tuple[str, ...] = ()  # by lm-eval's names, or by those that they had in 2022
+    tasks: tuple[str, ...] = ()  # by lm-eval's names
     python: str | None = None  # interpreter of the environment that has lm-eval; None: the Python that runs opsctl
     include: tuple[str, ...] = ()  # folders with tasks of one's own
     few_shot: int | None = None  # answered questions before each question; None: as many as each task says

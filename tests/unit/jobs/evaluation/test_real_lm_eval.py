@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from opsctl.core.shipped import templates_folder
 from opsctl.jobs.evaluation.brief import evaluations_seen
-from opsctl.jobs.evaluation.settings import OF_BLOOM, RENAMED, tasks_of
+from opsctl.run.config.load import load_run_file
 from tests.printed_json import printed
 from tests.unit.jobs.evaluation.evaluated_runs import checkpoint_of_a_model, paths_of
 from trainer.convert.hf import export_program
@@ -106,11 +107,11 @@ def points_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(one.step, one.value) for one in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
 
 
-def test_every_task_of_blooms_is_one_task_of_todays_and_each_renamed_one_was_none_or_several(tmp_path: Path) -> None:
+def test_every_task_of_blooms_example_is_one_task_of_todays(tmp_path: Path) -> None:
+    file = load_run_file(templates_folder() / "examples" / "tr11-176B-ml.toml", {}).file
+    assert file.evaluation is not None and len(set(file.evaluation.tasks)) == 28
     found = asked_itself(tmp_path, _NAMES)
-    assert [one.name for one in tasks_of(OF_BLOOM) if one.name not in found["single"]] == []
-    kinds = {name: "several" if name in found["tags"] else "none" for name in RENAMED if name not in found["single"]}
-    assert kinds == {"headqa": "several", "lambada": "several", "sst": "none"}
+    assert [one for one in file.evaluation.tasks if one not in found["single"]] == []
 
 
 def test_the_results_are_lm_evals_own_on_the_same_export(tmp_path: Path) -> None:
