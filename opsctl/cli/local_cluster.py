@@ -39,11 +39,6 @@ def command() -> None:
 @click.option("--nodes", type=click.IntRange(1, 1024), help="Nodes [default: 4].")
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs per node [default: 2].")
 @click.option(
-    "--shape",
-    type=click.Choice(["bloom"]),
-    help="Use a known cluster's nodes. bloom: 52 nodes x 8 A100 and 32 x 4 V100.",
-)
-@click.option(
     "--accounting", is_flag=True, help="Start slurmdbd with a private MariaDB: accounts, limits and QoS are enforced."
 )
 @click.option(
@@ -58,16 +53,12 @@ def up(name: str | None, folder: Path | None, **given: Any) -> None:
     """Start a cluster, or those parts of it that do not run."""
     from opsctl.local.cluster.files import places_of, read_description
     from opsctl.local.cluster.lifecycle import up as bring_up
-    from opsctl.local.cluster.spec import bloom, plain
+    from opsctl.local.cluster.spec import plain
 
-    nodes, gpus, shape, simulate = (given.pop(key) for key in ("nodes", "gpus", "shape", "simulate"))
-    if shape and (nodes is not None or gpus is not None or simulate):
-        raise click.UsageError("--shape fixes nodes and GPUs: leave --nodes, --gpus and --simulate out")
+    nodes, gpus, simulate = (given.pop(key) for key in ("nodes", "gpus", "simulate"))
     place = _folder(name, folder)
     called = name or (place.name if folder else DEFAULT_NAME)
-    if shape:
-        spec = bloom(called, **given)
-    elif nodes is None and gpus is None and not simulate and not any(given.values()):
+    if nodes is None and gpus is None and not simulate and not any(given.values()):
         before = read_description(places_of(place))  # `up` alone starts what was here, with its queue
         spec = before.spec if before else plain(called)
     else:

@@ -22,9 +22,10 @@ from opsctl.local.cluster import lifecycle, startup
 from opsctl.local.cluster.daemons import pid_of
 from opsctl.local.cluster.files import Places, places_of
 from opsctl.local.cluster.installation import Installation, find_installation
-from opsctl.local.cluster.spec import Spec, bloom, plain
+from opsctl.local.cluster.spec import Spec, plain
 from opsctl.slurm.cluster import Cluster
 from tests.cluster import single_daemons
+from tests.cluster.jean_zay import add_accounts, jean_zay
 
 #: A killed slurmd's node is DOWN after about this many seconds and a ping's distance.
 SPEC = replace(plain("test"), slurmd_timeout_s=12)
@@ -235,8 +236,10 @@ def accounting_cluster(slurm: Installation) -> Iterator[RunningCluster]:
     except SlurmMissing as error:
         pytest.skip(str(error))
     with guarded_folder() as folder:
-        up = lifecycle.up(bloom("jz", accounting=True), folder)
-        yield RunningCluster(up.folder, up.cluster, installation)
+        up = lifecycle.up(jean_zay("jz", accounting=True), folder)
+        cluster = RunningCluster(up.folder, up.cluster, installation)
+        add_accounts(cluster)
+        yield cluster
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""`--shape bloom`: what the shipped examples ask for is there, and what is not there is refused at submit."""
+"""On nodes like Jean Zay's, what the shipped examples ask for is accepted, and what is not there is refused."""
 
 from __future__ import annotations
 
+import getpass
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -14,9 +15,9 @@ from opsctl.core.shipped import templates_folder
 from opsctl.jobs.control.send_chain import way_out
 from opsctl.local.cluster import lifecycle
 from opsctl.local.cluster.installation import Installation
-from opsctl.local.cluster.spec import bloom
 from opsctl.slurm.backends import client_for
 from tests.cluster.conftest import RunningCluster, guarded_folder, wait_until
+from tests.cluster.jean_zay import jean_zay, reserve
 from tests.users import as_user
 
 EXAMPLES = ("tr11-176B-ml", "tr1-13B", "setup-test-n2")
@@ -25,8 +26,10 @@ EXAMPLES = ("tr11-176B-ml", "tr1-13B", "setup-test-n2")
 @pytest.fixture(scope="module")
 def bloom_cluster(slurm: Installation) -> Iterator[RunningCluster]:
     with guarded_folder() as folder:
-        up = lifecycle.up(bloom("bloom"), folder)
-        yield RunningCluster(up.folder, up.cluster, slurm)
+        up = lifecycle.up(jean_zay("bloom"), folder)
+        cluster = RunningCluster(up.folder, up.cluster, slurm)
+        reserve(cluster, f"Users={getpass.getuser()}")
+        yield cluster
 
 
 def request_of(example: str) -> list[str]:

@@ -87,8 +87,6 @@ def slurm_conf(spec: Spec, places: Places, ports: Ports, host: str, user: str, i
             f"Nodes={','.join(partition.nodes)}",
             f"MaxTime={partition.max_time}",
         ]
-        if spec.accounting and partition.accounts:
-            words.append(f"AllowAccounts={','.join(partition.accounts)}")
         words += [f"Default={'YES' if partition.is_default else 'NO'}", "State=UP"]
         lines.append(" ".join(words))
     return "\n".join(lines) + "\n"

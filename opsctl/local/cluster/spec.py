@@ -1,4 +1,4 @@
-"""The shape of a local cluster: nodes, partitions, reservations, accounts. Pure."""
+"""The shape of a local cluster: nodes and partitions. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_NODES = 1024
 class NodeGroup:
     """Equal nodes. All are this machine: CPUs and memory are those in Slurm's configuration, not the real ones."""
 
-    prefix: str  # "jean-zay-iam"
+    prefix: str  # "node"
     count: int
     gpus: int
     gpu_type: str
@@ -39,55 +39,23 @@ class NodeGroup:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition of slurm.conf; its accounts apply only with accounting."""
+    """A partition of slurm.conf."""
 
     name: str
     nodes: tuple[str, ...]  # folded node lists
     max_time: str = "INFINITE"  # a Slurm duration
-    accounts: tuple[str, ...] = ()  # accounts whose jobs it takes, with accounting; empty: all
     is_default: bool = False
 
 
 @dataclass(frozen=True)
-class Reservation:
-    """Nodes reserved for some accounts from the cluster's start on."""
-
-    name: str
-    nodes: str
-    accounts: tuple[str, ...] = ()  # accounts that may use it, with accounting; else the caller
-    flags: str = ""
-
-
-@dataclass(frozen=True)
-class Account:
-    """An account of slurmdbd with the limits of its jobs together."""
-
-    name: str
-    parent: str = ""
-    limits: tuple[str, ...] = ()  # in sacctmgr's syntax: "GrpTRES=gres/gpu=512"
-    qos: tuple[str, ...] = ()  # first: the default
-
-
-@dataclass(frozen=True)
-class Qos:
-    """A quality of service of slurmdbd with its limits."""
-
-    name: str
-    limits: tuple[str, ...] = ()  # "MaxWall=20:00:00"
-
-
-@dataclass(frozen=True)
 class Spec:
-    """The shape of a cluster. `plain` and `bloom` return the usual ones."""
+    """The shape of a cluster. `plain` returns the usual ones."""
 
     name: str
-    shape: str  # the value of `--shape`, for messages: "4 nodes x 2 GPUs", "bloom"
+    shape: str  # for messages: "4 nodes x 2 GPUs"
     node_groups: tuple[NodeGroup, ...]
     partitions: tuple[Partition, ...]
-    reservations: tuple[Reservation, ...] = ()
     accounting: bool = False
-    accounts: tuple[Account, ...] = (Account("opsctl"),)
-    qos: tuple[Qos, ...] = ()
     slurm_prefix: str | None = None
     slurmd_timeout_s: int = 20  # a killed slurmd's node is DOWN after this
     one_slurmd: bool = False  # the first node's slurmd answers for all: the others are idle and run nothing
@@ -140,40 +108,4 @@ def plain(
         accounting=accounting,
         slurm_prefix=slurm_prefix,
         one_slurmd=one_slurmd,
-    )
-
-
-#: Without it Slurm accepts a job over a limit, and the job waits forever.
-_AT_SUBMIT = "Flags=DenyOnLimit"
-
-
-def bloom(name: str = "bloom", *, accounting: bool = False, slurm_prefix: str | None = None) -> Spec:
-    """Return the part of Jean Zay for BLOOM and tr1-13B: 52 nodes x 8 A100 in gpu_p5, 32 x 4 V100 in gpu_p13."""
-    a100 = NodeGroup("jean-zay-iam", 52, 8, "a100", cpus=64, memory_mib=512_000, features=("a100",))
-    v100 = NodeGroup("jean-zay-v", 32, 4, "v100", cpus=40, memory_mib=192_000, features=("v100", "v100-32g"))
-    # Without QoS only the partition can set the 20 hours of V100 jobs.
-    v100_limit = "100:00:00" if accounting else "20:00:00"
-    return Spec(
-        name=name,
-        shape="bloom",
-        node_groups=(a100, v100),
-        partitions=(
-            Partition("gpu_p5", (a100.folded,), max_time="100:00:00", accounts=("six@a100",)),
-            Partition("gpu_p13", (v100.folded,), max_time=v100_limit, accounts=("six@v100",), is_default=True),
-        ),
-        # Magnetic: its accounts need not name it, otherwise nothing would start on these nodes.
-        reservations=(Reservation("hug", a100.folded, accounts=("six@a100",), flags="MAGNETIC"),),
-        accounting=accounting,
-        qos=(
-            Qos("qos_gpu-t3", ("MaxWall=20:00:00", "MaxTRESPerJob=gres/gpu=512", _AT_SUBMIT)),
-            Qos("qos_gpu-t4", ("MaxWall=100:00:00", "MaxTRESPerJob=gres/gpu=16", _AT_SUBMIT)),
-            Qos("qos_gpu-dev", ("MaxWall=02:00:00", "MaxTRESPerJob=gres/gpu=32", _AT_SUBMIT)),
-            Qos("qos_gpu-gc", ("MaxWall=100:00:00", _AT_SUBMIT)),
-        ),
-        accounts=(
-            Account("six"),
-            Account("six@v100", parent="six", qos=("qos_gpu-t3", "qos_gpu-t4", "qos_gpu-dev")),
-            Account("six@a100", parent="six", qos=("qos_gpu-t3", "qos_gpu-t4", "qos_gpu-dev", "qos_gpu-gc")),
-        ),
-        slurm_prefix=slurm_prefix,
     )

@@ -12,10 +12,12 @@ from opsctl.local.cluster import daemons
 from opsctl.local.cluster.daemons import pid_of
 from opsctl.local.cluster.files import Description, Places
 from opsctl.local.cluster.installation import Installation
-from opsctl.local.cluster.spec import Reservation, Spec
+from opsctl.local.cluster.spec import Spec
 from opsctl.slurm.cluster import Cluster
-from opsctl.slurm.process import Answer, run_slurm
+from opsctl.slurm.process import run_slurm
 
+#: The account of the user's jobs in a cluster with accounting.
+ACCOUNT = "opsctl"
 #: sacctmgr's messages if an entry already exists.
 _NOTHING_TO_DO = ("Nothing new added", "already exists")
 
@@ -77,11 +79,10 @@ class Starter:
             self.start_slurmd(node)
         if spec.accounting:
             progress("accounts")
-            for words in people_commands(spec, user):  # the controller registers the kinds of limits (gres/gpu)
-                self._sacctmgr(*words)
+            cluster = f"Cluster={spec.slurm_name}"
+            self._sacctmgr("add", "account", ACCOUNT, cluster)
+            self._sacctmgr("add", "user", user, f"Account={ACCOUNT}", cluster, f"DefaultAccount={ACCOUNT}")
         self.await_nodes(progress)
-        for reservation in spec.reservations:
-            self.reserve(reservation)
 
     def start_munged(self) -> None:
         """Start munged and wait until its socket answers."""
@@ -172,50 +173,10 @@ class Starter:
                 raise OpsctlError(f"node {node} {what}: {daemons.complaint(self.places.log(f'slurmd-{node}'))}")
             time.sleep(0.05)
 
-    def reserve(self, reservation: Reservation) -> None:
-        """Create a reservation, if it does not exist from an earlier start."""
-        spec, user = self.description.spec, self.description.user
-        who = (
-            f"Accounts={','.join(reservation.accounts)}"
-            if spec.accounting and reservation.accounts
-            else f"Users={user}"
-        )
-        words = [f"ReservationName={reservation.name}", f"Nodes={reservation.nodes}", who, "StartTime=now"]
-        words.append("Duration=UNLIMITED")
-        if reservation.flags:
-            words.append(f"Flags={reservation.flags}")
-        shown = self._scontrol("show", "reservation", reservation.name)
-        if shown.code == 0 and f"ReservationName={reservation.name} " in shown.stdout:
-            return
-        made = self._scontrol("create", "reservation", *words)
-        if made.code:
-            raise OpsctlError(f"cannot make the reservation {reservation.name}: {made.words()}")
-
     def _sacctmgr(self, *words: str) -> None:
         answer = run_slurm([self.installation["sacctmgr"], "-i", *words], self.client_environment, 30)
         if answer.code and not any(text in answer.stdout + answer.stderr for text in _NOTHING_TO_DO):
             raise OpsctlError(f"sacctmgr {' '.join(words)}: {answer.words()}")
-
-    def _scontrol(self, *words: str) -> Answer:
-        return run_slurm([self.installation["scontrol"], *words], self.client_environment, 20)
-
-
-def people_commands(spec: Spec, user: str) -> list[list[str]]:
-    """Return the sacctmgr commands that give `user` the QoS and accounts of `spec`; the first one is the default."""
-    commands = [["add", "qos", qos.name, *(["set", *qos.limits] if qos.limits else [])] for qos in spec.qos]
-    for account in spec.accounts:
-        words = ["add", "account", account.name, f"Cluster={spec.slurm_name}", *account.limits]
-        if account.parent:
-            words.append(f"Parent={account.parent}")
-        if account.qos:
-            words += [f"QosLevel={','.join(account.qos)}", f"DefaultQos={account.qos[0]}"]
-        commands.append(words)
-    accounts = [
-        account.name for account in spec.accounts if not any(other.parent == account.name for other in spec.accounts)
-    ]
-    words = ["add", "user", user, f"Account={','.join(accounts)}", f"Cluster={spec.slurm_name}"]
-    commands.append([*words, f"DefaultAccount={accounts[0]}"])
-    return commands
 
 
 def is_ready(state: str) -> bool:

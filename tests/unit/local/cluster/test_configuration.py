@@ -10,7 +10,7 @@ from opsctl.local.cluster import configuration
 from opsctl.local.cluster.files import Places
 from opsctl.local.cluster.installation import Installation
 from opsctl.local.cluster.ports import Ports
-from opsctl.local.cluster.spec import Spec, bloom, plain
+from opsctl.local.cluster.spec import Spec, plain
 
 PLACES = Places(Path("/tmp/oc1"), Path("/tmp/oc1"))
 DEBIAN_12, NEW = (22, 5), (25, 11)
@@ -104,24 +104,6 @@ def test_a_newer_slurm_signs_by_itself_and_keeps_out_of_run() -> None:
     assert "AuthInfo=socket=/tmp/oc1/munge/munge.sock,disable_sack\n" in text
     assert configuration.cgroup_conf(NEW) == "CgroupPlugin=disabled\n"
     assert configuration.cgroup_conf(DEBIAN_12) == "CgroupPlugin=cgroup/v1\n"
-
-
-def test_blooms_nodes_partitions_and_ports() -> None:
-    lines = slurm_conf(bloom(accounting=True)).splitlines()
-    assert lines[-4:-2] == [
-        "NodeName=jean-zay-iam[01-52] NodeAddr=127.0.0.1 Port=[20034-20085] CPUs=64 Boards=1 SocketsPerBoard=1 "
-        "CoresPerSocket=64 ThreadsPerCore=1 RealMemory=512000 Gres=gpu:a100:8 Feature=a100 State=UNKNOWN",
-        "NodeName=jean-zay-v[01-32] NodeAddr=127.0.0.1 Port=[20086-20117] CPUs=40 Boards=1 SocketsPerBoard=1 "
-        "CoresPerSocket=40 ThreadsPerCore=1 RealMemory=192000 Gres=gpu:v100:4 Feature=v100,v100-32g State=UNKNOWN",
-    ]
-    assert lines[-2] == (
-        "PartitionName=gpu_p5 Nodes=jean-zay-iam[01-52] MaxTime=100:00:00 AllowAccounts=six@a100 Default=NO State=UP"
-    )
-
-
-def test_without_accounting_accounts_are_no_limit_and_the_partition_has_the_v100s_twenty_hours() -> None:
-    lines = slurm_conf(bloom()).splitlines()
-    assert lines[-1] == "PartitionName=gpu_p13 Nodes=jean-zay-v[01-32] MaxTime=20:00:00 Default=YES State=UP"
 
 
 def test_slurmdbd_conf_is_for_the_socket_of_this_cluster_alone() -> None:

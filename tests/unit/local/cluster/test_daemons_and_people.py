@@ -15,8 +15,8 @@ from opsctl.local.cluster import daemons
 from opsctl.local.cluster.daemons import MARKER, end, is_daemon_of, pid_of, processes_of
 from opsctl.local.cluster.files import Description, places_of, read_description, write_description
 from opsctl.local.cluster.ports import Ports
-from opsctl.local.cluster.spec import Account, Spec, bloom, plain
-from opsctl.local.cluster.startup import is_ready, people_commands
+from opsctl.local.cluster.spec import Spec, plain
+from opsctl.local.cluster.startup import is_ready
 from opsctl.run.state.chosen_cluster import find_cluster
 from opsctl.slurm.cluster import Cluster
 
@@ -93,22 +93,7 @@ def test_what_ignores_sigterm_or_is_stopped_is_ended_after_its_grace() -> None:
         process.stdout and process.stdout.close()
 
 
-def test_blooms_accounts_qos_and_user_in_an_order_sacctmgr_takes() -> None:
-    commands = [" ".join(words) for words in people_commands(bloom("jz", accounting=True), "ann")]
-    assert commands == [
-        "add qos qos_gpu-t3 set MaxWall=20:00:00 MaxTRESPerJob=gres/gpu=512 Flags=DenyOnLimit",
-        "add qos qos_gpu-t4 set MaxWall=100:00:00 MaxTRESPerJob=gres/gpu=16 Flags=DenyOnLimit",
-        "add qos qos_gpu-dev set MaxWall=02:00:00 MaxTRESPerJob=gres/gpu=32 Flags=DenyOnLimit",
-        "add qos qos_gpu-gc set MaxWall=100:00:00 Flags=DenyOnLimit",
-        "add account six Cluster=jz",
-        "add account six@v100 Cluster=jz Parent=six QosLevel=qos_gpu-t3,qos_gpu-t4,qos_gpu-dev DefaultQos=qos_gpu-t3",
-        "add account six@a100 Cluster=jz Parent=six QosLevel=qos_gpu-t3,qos_gpu-t4,qos_gpu-dev,qos_gpu-gc "
-        "DefaultQos=qos_gpu-t3",
-        "add user ann Account=six@v100,six@a100 Cluster=jz DefaultAccount=six@v100",
-    ]
-
-
-@pytest.mark.parametrize("spec", [plain("a", nodes=12, accounting=True), bloom()])
+@pytest.mark.parametrize("spec", [plain("a", nodes=12, accounting=True), plain("b", one_slurmd=True)])
 def test_cluster_json_gives_back_what_was_written_and_finds_the_cluster(tmp_path: Path, spec: Spec) -> None:
     places = places_of(tmp_path)
     cluster = Cluster("a", "/x/slurm.conf", ("/x/bin",), ("/x/lib",))
@@ -143,4 +128,3 @@ def test_names_of_ten_nodes_sort_as_slurm_folds_them() -> None:
     group = plain(nodes=12).node_groups[0]
     assert group.folded == "node[01-12]"
     assert list(group.names) == sorted(group.names)
-    assert Account("x").qos == ()
