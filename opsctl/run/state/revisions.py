@@ -43,6 +43,8 @@ FIXED_AT_SUBMIT = (
 )
 #: The files of a revision that are asked for by name.
 ABOUT, STEP_SCRIPT = "revision.json", "step.sh"
+#: Keys that run files had in earlier builds: without effect in what those have published.
+_DROPPED = (("environment", "hub"), ("environment", "tool"))
 _PUBLISH_ANEW = "opsctl revise publishes a new revision"
 
 
@@ -86,7 +88,14 @@ class Revision:
     @cached_property
     def file(self) -> RunFile:
         """The run file as published: expanded, with absolute paths. Raises OpsctlError for a damaged revision."""
-        return self._decoded("run.json", RunFile)
+        tables = self._decoded("run.json", dict[str, Any])
+        for table, key in _DROPPED:
+            if isinstance(values := tables.get(table), dict):
+                values.pop(key, None)
+        try:
+            return msgspec.convert(tables, RunFile)
+        except ValueError as error:
+            raise OpsctlError(_damage(self.folder, f"run.json: {error}")) from None
 
     @cached_property
     def trainer_arguments(self) -> list[str]:

@@ -315,6 +315,14 @@ def test_an_unknown_option_of_another_release_is_named_and_hides_no_other_record
     assert view(str(run.path)).options is None
 
 
+def test_a_key_that_run_files_no_longer_have_does_not_hinder_a_task(tmp_path: Path) -> None:
+    run = loaded(tmp_path)
+    tables = json.loads(publish(run).texts["run.json"])
+    tables["environment"] = {"requirements": ["r.txt"], "hub": ["lab/words"], "tool": "uv"}
+    republish(newest(run), run_json=json.dumps(tables))
+    assert newest(run).options().train_samples == 4000
+
+
 @pytest.mark.parametrize("text", ["{", '{"run": {"name": "x"}, "slurm": {}, "of_another_release": {}}'])
 def test_a_published_run_that_cannot_be_understood_is_one_line(tmp_path: Path, text: str) -> None:
     run = loaded(tmp_path)
