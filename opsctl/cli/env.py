@@ -1,4 +1,4 @@
-"""`opsctl env`: the Python environment of a run: build it, freeze what is in it, check it."""
+"""`opsctl env`: the Python environment of a run: build it, check it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import os
 from pathlib import Path
 
 import click
-from msgspec import structs
 
 from opsctl.cli.long_command import LongCommand
 from opsctl.cli.selection import json_option, run_argument
-from opsctl.core.errors import OpsctlError
-from opsctl.core.output import message, print_json, show, show_lines, show_text
+from opsctl.core.output import message, print_json, show, show_lines
 from opsctl.run.config.load import LoadedRun, load_run_file
 from opsctl.run.config.locate import locate_run_file
 from opsctl.run.environments import inspection
 from opsctl.run.environments.building import BuiltEnvironment, planned
 from opsctl.run.environments.building import build as build_environment
-from opsctl.run.environments.inspection import lock_text
 from opsctl.run.environments.recipe import LOCK, recipe_of
 
 
 @click.group()
 def command() -> None:
-    """Build, freeze and check the Python environment of a run."""
+    """Build and check the Python environment of a run."""
 
 
 @command.command("build", cls=LongCommand, internet=True)
@@ -61,43 +58,15 @@ def build(run: str | None, offline: bool, again: bool, dry_run: bool, as_json: b
         show(str(done.folder))
 
 
-_trust_option = click.option(
-    "--trust", is_flag=True, help="Start the run's environment script although other users can change it."
-)
-
-
-@command.command("freeze")
-@run_argument
-@_trust_option
-@json_option(environment="trainer.formats.attempt.environment.Environment")
-def freeze(run: str | None, trust: bool, as_json: bool) -> None:
-    """Print the packages of the run's environment.
-
-    Prints a lock file, or with --json all details, of the environment that the run's next step starts with. Without a
-    run it is the Python that runs opsctl.
-    """
-    target = inspection.target_of(_at_hand(run), trust)
-    asked = target.ask()
-    if asked.found is None:
-        raise OpsctlError(f"the environment does not start: {asked.problem}")
-    for problem in asked.found.problems:
-        message(f"opsctl: {problem}")
-    if as_json:
-        # Without the host and the time: the same environment gives the same text.
-        print_json("environment", structs.replace(asked.found, node="", took_s=0.0, problems=()))
-    else:
-        show_text(lock_text(asked.found))
-
-
 @command.command("check")
 @run_argument
 @click.option(
     "--against",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Compare with this lock file or output of env freeze --json.",
+    help="Compare with this lock file, or with the environment.json of a build or an attempt.",
 )
-@_trust_option
+@click.option("--trust", is_flag=True, help="Start the run's environment script although other users can change it.")
 @json_option(checked="opsctl.run.environments.inspection.CheckedEnvironment")
 @click.pass_context
 def check(ctx: click.Context, run: str | None, against: Path | None, trust: bool, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Check the environment of a run's next step on this host, and print its contents as a lock file."""
+"""Check the environment of a run's next step on this host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from opsctl.core.errors import OpsctlError
 from opsctl.run.config.load import LoadedRun, expanded_file
 from opsctl.run.environments import recipe
 from opsctl.run.environments.query import Asked, ask, import_problem, why_not_started
-from trainer.formats.attempt.environment import Environment, Package, differences
+from trainer.formats.attempt.environment import Environment, differences
 from trainer.formats.tolerant import decode
 
 #: Facts that differ between nodes.
@@ -41,12 +41,6 @@ class CheckedEnvironment(Struct, frozen=True, kw_only=True):
     python: Annotated[str, Meta(description="Path of the environment's interpreter; empty if it did not answer.")]
     held_against: Annotated[str, Meta(description="Path of the expected contents; empty if there are none.")]
     problems: Annotated[list[Discrepancy], Meta(description="Differences from the expected environment.")]
-
-
-class FrozenFile(Struct, frozen=True):
-    """The output of `env freeze --json`."""
-
-    environment: Environment
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class Target:
 def check(
     target: Target, against: Path | None, imports: Sequence[str], places: recipe.Places | None = None
 ) -> CheckedEnvironment:
-    """Check it against the output of `env freeze --json`, or a requirements or lock file.
+    """Check it against the `environment.json` of a build or an attempt, or a requirements or lock file.
 
     places: where the environment of the next step should be. If it is another, that is the first problem.
     Raises OpsctlError if `against` cannot be read.
@@ -134,22 +128,6 @@ def expected_of(loaded: LoadedRun | None) -> tuple[Path | None, recipe.Places | 
     return (only if newest is None else newest / recipe.FROZEN), found.places
 
 
-def lock_text(environment: Environment) -> str:
-    """Return a requirements file with every package pinned: the same text for the same environment."""
-    lines = ["# The installed packages at the time of writing."]
-    lines += [pinned(name, package, environment) for name, package in sorted(environment.packages.items())]
-    return "\n".join(lines) + "\n"
-
-
-def pinned(name: str, package: Package, environment: Environment) -> str:
-    """Return the line that installs a package again."""
-    if name in environment.commits:
-        return f"# {name} {package.version} is used as it is in {environment.commits[name].folder}"
-    if package.commit:
-        return f"{name} @ git+{package.url.removeprefix('git+')}@{package.commit}"
-    return f"{name}=={package.version}"
-
-
 def _expected(against: Path) -> Environment | Pins:
     """Read what an environment should be. Raises OpsctlError."""
     try:
@@ -157,10 +135,9 @@ def _expected(against: Path) -> Environment | Pins:
     except (OSError, UnicodeDecodeError) as error:
         raise OpsctlError(f"cannot read {against}: {getattr(error, 'strerror', None) or 'no text'}") from None
     if text.lstrip().startswith("{"):
-        frozen = decode(text, FrozenFile)
-        found = decode(text, Environment) if frozen is None else frozen.environment
+        found = decode(text, Environment)
         if found is None or not found.python:
-            raise OpsctlError(f"{against} is not what opsctl env freeze --json writes")
+            raise OpsctlError(f"{against} is not the environment.json of a build or an attempt")
         return found
     pins = (_PIN.match(line.strip()) for line in text.splitlines())
     versions = {re.sub(r"[-_.]+", "-", one[1]).lower(): one[2] for one in pins if one}

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from trainer.formats.json_text import json_line
 
@@ -23,44 +21,40 @@ _SHORT = 10
 class Package(msgspec.Struct, frozen=True):
     """An installed package."""
 
-    version: Annotated[str, Meta(description="The version in its metadata.")]
-    digest: Annotated[
-        str, Meta(description="Digest of the files and checksums that its installer recorded; empty if unknown.")
-    ] = ""
-    url: Annotated[str, Meta(description="The source of the installation, if it was not a package index.")] = ""
-    commit: Annotated[str, Meta(description="The commit that it was built from, if its installer recorded it.")] = ""
+    version: str
+    digest: str = ""  # of the files and checksums that its installer recorded; empty if unknown
+    url: str = ""  # the source of the installation, if it was not a package index
+    commit: str = ""  # that it was built from, if its installer recorded it
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The state of a git working tree: its commit and a digest of the changes."""
+    """The state of a git working tree."""
 
-    commit: Annotated[str, Meta(description="The checked out commit.")]
-    difference: Annotated[str, Meta(description="Digest of the uncommitted changes; empty without any.")] = ""
-    folder: Annotated[str, Meta(description="The working tree.")] = ""
+    commit: str  # checked out
+    difference: str = ""  # digest of the uncommitted changes; empty without any
+    folder: str = ""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of an environment, read by its own Python on one node."""
 
-    schema_version: Annotated[int, Meta(description="1.")] = 1
-    node: Annotated[str, Meta(description="The host of the check.")] = ""
-    python: Annotated[str, Meta(description="Implementation and version.")] = ""
-    executable: Annotated[str, Meta(description="Path of the interpreter.")] = ""
-    glibc: Annotated[str, Meta(description="Name and version of the C library.")] = ""
-    driver: Annotated[str, Meta(description="Version of the NVIDIA driver; empty without one.")] = ""
-    cuda: Annotated[str, Meta(description="Version of the toolkit in CUDA_HOME; empty without one.")] = ""
-    torch: Annotated[dict[str, str], Meta(description="The build of torch: `version`, `cuda`, `hip`, `commit`.")] = {}
-    packages: Annotated[dict[str, Package], Meta(description="Name to package.")] = {}
-    commits: Annotated[
-        dict[str, Commit], Meta(description="Packages that are used from a git working tree, also opsctl and trainer.")
-    ] = {}
-    modules: Annotated[tuple[str, ...], Meta(description="Loaded environment modules, in order.")] = ()
-    module_files: Annotated[tuple[str, ...], Meta(description="Their files.")] = ()
-    conda: Annotated[tuple[str, ...], Meta(description="Packages that conda has installed: name-version-build.")] = ()
-    variables: Annotated[dict[str, str], Meta(description="Variables that decide what is built or how it runs.")] = {}
-    kernels: Annotated[dict[str, str], Meta(description="Extensions that torch has compiled: path to sha256.")] = {}
-    problems: Annotated[tuple[str, ...], Meta(description="Facts that could not be read.")] = ()
-    took_s: Annotated[float, Meta(description="Duration of the check in seconds.")] = 0.0
+    schema_version: int = 1
+    node: str = ""  # of the check
+    python: str = ""  # implementation and version
+    executable: str = ""  # path of the interpreter
+    glibc: str = ""  # name and version of the C library
+    driver: str = ""  # version of the NVIDIA driver; empty without one
+    cuda: str = ""  # version of the toolkit in CUDA_HOME; empty without one
+    torch: dict[str, str] = {}  # its build: `version`, `cuda`, `hip`, `commit`
+    packages: dict[str, Package] = {}  # by name
+    commits: dict[str, Commit] = {}  # packages that are used from a git working tree, also opsctl and trainer
+    modules: tuple[str, ...] = ()  # loaded environment modules, in order
+    module_files: tuple[str, ...] = ()
+    conda: tuple[str, ...] = ()  # packages that conda has installed: name-version-build
+    variables: dict[str, str] = {}  # that decide what is built or how it runs
+    kernels: dict[str, str] = {}  # extensions that torch has compiled: path to sha256
+    problems: tuple[str, ...] = ()  # facts that could not be read
+    took_s: float = 0.0  # duration of the check
 
 
 #: Fields that do not change the digest: the folder and the observer.

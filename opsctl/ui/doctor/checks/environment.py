@@ -42,7 +42,7 @@ def _lock(found: EnvironmentSeen, _seen: Seen) -> Result | None:
     if found.problem or found.others_can_change or not found.is_there:
         return None
     if found.held_against is None:
-        return optional("nothing says what should be in it", "opsctl env freeze > requirements.lock; [environment]")
+        return optional("nothing says what should be in it", "uv pip freeze > requirements.lock; [environment]")
     if found.discrepancies and found.discrepancies[0].kind == "not in use":
         return missing(found.discrepancies[0].text, found.discrepancies[0].todo)
     wrong = [one.text for one in found.discrepancies if one.kind != "cannot be seen"]
