@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TypeVar
 
 from opsctl.core.errors import UsageError
 from opsctl.run.init.draft import Draft
@@ -19,6 +16,7 @@ from opsctl.run.init.shell_syntax import Unreadable
 from opsctl.run.init.shell_values import VARIABLE, names_in
 from opsctl.run.init.start_folder import working_folder
 from opsctl.run.init.trainer_launch import take_trainer
+from opsctl.run.programs.kind import options_in
 from opsctl.slurm.sbatch_lines import Directive, directives, header
 from trainer.recipe.options import BY_KEY
 
@@ -59,25 +57,6 @@ _SIZES = {"num_layers", "hidden_size", "num_attention_heads"}
 OUR_TRAINER = "trainer"
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The command that starts the training: its program, the words after it, and the launcher's sizes."""
-
-    program: str
-    words: tuple[str, ...]
-    command: Command
-    nodes: int | None
-    gpus_per_node: int | None
-
-    @property
-    def name(self) -> str:
-        """The program's, without its folder."""
-        return self.program.rpartition("/")[2]
-
-
-_Found = TypeVar("_Found", Launch, Started)
-
-
 def from_script(
     text: str,
     name: str,
@@ -111,8 +90,8 @@ def from_script(
     except (Unreadable, ValueError) as error:
         raise UsageError(f"the script cannot be read: {error}") from None
     line_of = _line_finder(text)
-    launch = _the_launch(draft, script, kind)
-    if isinstance(launch, Started):
+    launch, is_ours = _the_launch(draft, script, kind)
+    if not is_ours:
         start = chosen_start(launch, [submitted_in or folder, folder], read_file)
         _tasks(draft, launch, asked)
         _nodes_and_gpus(draft, launch)
@@ -132,8 +111,8 @@ def from_script(
         _nodes_and_gpus(draft, launch)
         _refuse_missing(draft)
         working = working_folder(draft, launch.command, folder, folder)
-        take_trainer(draft, launch.words, launch.command, working, line_of, read_file)
-        take_environment(draft, launch.command, launch.program, folder, folder)
+        take_trainer(draft, launch.program[1:], launch.command, working, line_of, read_file)
+        take_environment(draft, launch.command, launch.program[0], folder, folder)
     for line, what in (*script.notes, *_left_out(script, launch.command)):
         draft.note(line, what)
     if names := script.state.taken_unset:
@@ -190,38 +169,23 @@ def _set_by_slurm(draft: Draft, name: str) -> dict[str, str]:
 # The command that starts the training
 
 
-def launches(script: Script) -> list[Launch]:
-    """Return every command of the script that starts a training, in order."""
+def launches(script: Script) -> list[Started]:
+    """Return every command of the script that starts a program with the trainer's options, in order."""
     return [found for command in script.commands if (found := _launch(script, command)) is not None]
 
 
-def _launch(script: Script, command: Command) -> Launch | None:
+def _launch(script: Script, command: Command) -> Started | None:
     if command.name in _WITHOUT_TRACE or command.words[0] in script.functions:
         return None
     for place, word in enumerate(command.words):
-        after = command.words[place + 1 :]
-        if word.endswith(".py") and len(_names(after) & BY_KEY.keys()) >= _LEAST_OPTIONS:
-            sizes = dict(_launcher_options(command.words[:place]))
-            nodes = sizes.get("nnodes", sizes.get("num-nodes"))
-            return Launch(word, after, command, nodes, sizes.get("nproc-per-node", sizes.get("num-gpus")))
+        program = command.words[place:]
+        if word.endswith(".py") and len(options_in(program).keys() & BY_KEY.keys()) >= _LEAST_OPTIONS:
+            return Started(command, "torchrun", (), program, (), options_in(command.words[:place]), (), False)
     return None
 
 
-def _names(words: Sequence[str]) -> set[str]:
-    return {one.removeprefix("--").partition("=")[0].replace("-", "_") for one in words}
-
-
-def _launcher_options(words: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    """Yield the launcher's options that are whole numbers: `--nproc_per_node 8`, `--nnodes=2`."""
-    for word, following in pairwise((*words, "")):
-        name, equals, value = word.partition("=")
-        value = value if equals else following
-        if name.startswith("--") and re.fullmatch(r"\d+", value):
-            yield name.removeprefix("--").replace("_", "-"), int(value)
-
-
-def _the_launch(draft: Draft, script: Script, kind: str | None) -> Launch | Started:
-    """Return the command that starts the training. Raises UsageError.
+def _the_launch(draft: Draft, script: Script, kind: str | None) -> tuple[Started, bool]:
+    """Return the command that starts the training, and whether that is opsctl's trainer. Raises UsageError.
 
     It is of opsctl's trainer if it has Megatron's options, unless it shows that it is another program.
     """
@@ -231,20 +195,20 @@ def _the_launch(draft: Draft, script: Script, kind: str | None) -> Launch | Star
         if not launch.name.startswith(_OURS):
             text = f"{launch.name}: the trainer trains as pretrain_gpt.py does; its other functions are lost"
             draft.note(launch.command.line, text)
-        return launch
+        return launch, True
     starts = map(started_by, _startable(script) if kind != OUR_TRAINER else ())
     found = [one for one in starts if one is not None and any(_rank(one))]
     if not found:
         raise UsageError(f"the script starts no training that could be found: {_why_none(script, kind)}")
     # On several nodes, with a launcher, or with the name of a training, before programs that prepare or evaluate.
     best = max(_rank(one) for one in found)
-    return _last_sure(draft, found, [one for one in found if _rank(one) == best])
+    return _last_sure(draft, found, [one for one in found if _rank(one) == best]), False
 
 
-def _is_other(launch: Launch) -> bool:
+def _is_other(launch: Started) -> bool:
     """Return whether a program with Megatron's options is one that trains with its own code."""
-    kind = kind_of((launch.program, *launch.words), "")
-    is_megatrons = launch.name.startswith((_TRAINING, _FINETUNING)) or _names(launch.words) >= _SIZES
+    kind = kind_of(launch.program, "")
+    is_megatrons = launch.name.startswith((_TRAINING, _FINETUNING)) or options_in(launch.program).keys() >= _SIZES
     return kind is not None or not is_megatrons
 
 
@@ -259,7 +223,7 @@ def _rank(found: Started) -> tuple[bool, bool, bool]:
     return found.launcher != "python", found.is_on_all_nodes, bool(_TRAINS.search(found.program[0]))
 
 
-def _last_sure(draft: Draft, found: Sequence[_Found], likely: Sequence[_Found]) -> _Found:
+def _last_sure(draft: Draft, found: Sequence[Started], likely: Sequence[Started]) -> Started:
     """Return the last one that certainly runs, of the likely ones if there are any; note all others."""
     likely = likely or found
     launch = next((one for one in reversed(likely) if one.command.is_sure), likely[-1])
@@ -296,7 +260,7 @@ def _tasks(draft: Draft, launch: Started, asked: Sequence[Directive]) -> None:
         draft.set("slurm", "gpus_per_node", tasks, "the tasks of a node")
 
 
-def _nodes_and_gpus(draft: Draft, launch: Launch | Started) -> None:
+def _nodes_and_gpus(draft: Draft, launch: Started) -> None:
     for key, given, what in (
         ("nodes", launch.nodes, "nodes"),
         ("gpus_per_node", launch.gpus_per_node, "processes of a node"),

@@ -72,6 +72,11 @@ class Started:
     is_on_all_nodes: bool  # by srun
 
     @property
+    def name(self) -> str:
+        """The program's, without its folder."""
+        return self.program[0].rpartition("/")[2]
+
+    @property
     def is_of_its_own(self) -> bool:
         """True if its launcher is a program that opsctl does not know."""
         return self.launcher not in (*LAUNCHERS, *_TRAINERS, "python")

@@ -320,7 +320,7 @@ def test_a_training_has_the_words_that_bash_starts_it_with(form: str, tmp_path: 
     body = FORMS[form].replace("TRAIN", "srun python pretrain_gpt.py $MODEL")
     text = f"MODEL='{MODEL}'\nMODE=prod\nD=\n{body}\n"
     launch = launches(read_script(text, {}, ["0.1", "a b"]))[-1]
-    ours = [*launch.words]
+    ours = [*launch.program[1:]]
     assert [word for word in ours if word != "${3}"] == started_by_bash(text, tmp_path)
 
 
