@@ -44,7 +44,13 @@ FIXED_AT_SUBMIT = (
 #: The files of a revision that are asked for by name.
 ABOUT, STEP_SCRIPT = "revision.json", "step.sh"
 #: Keys that run files had in earlier builds: without effect in what those have published.
-_DROPPED = (("environment", "hub"), ("environment", "tool"))
+_DROPPED = {
+    "environment": ("hub", "tool"),
+    "backup": ("tar",),
+    "hub": ("mirror",),
+    "nodes": ("support",),
+    "watch": ("quota", "quota_of", "touch"),
+}
 _PUBLISH_ANEW = "opsctl revise publishes a new revision"
 
 
@@ -89,9 +95,10 @@ class Revision:
     def file(self) -> RunFile:
         """The run file as published: expanded, with absolute paths. Raises OpsctlError for a damaged revision."""
         tables = self._decoded("run.json", dict[str, Any])
-        for table, key in _DROPPED:
-            if isinstance(values := tables.get(table), dict):
-                values.pop(key, None)
+        for table, keys in _DROPPED.items():
+            for key in keys:
+                if isinstance(values := tables.get(table), dict):
+                    values.pop(key, None)
         try:
             return msgspec.convert(tables, RunFile)
         except ValueError as error:

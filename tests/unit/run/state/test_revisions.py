@@ -319,6 +319,7 @@ def test_a_key_that_run_files_no_longer_have_does_not_hinder_a_task(tmp_path: Pa
     run = loaded(tmp_path)
     tables = json.loads(publish(run).texts["run.json"])
     tables["environment"] = {"requirements": ["r.txt"], "hub": ["lab/words"], "tool": "uv"}
+    tables["watch"] |= {"quota_of": ["user"], "touch": False}
     republish(newest(run), run_json=json.dumps(tables))
     assert newest(run).options().train_samples == 4000
 
