@@ -47,6 +47,7 @@ ABOUT, STEP_SCRIPT = "revision.json", "step.sh"
 _DROPPED = {
     "environment": ("hub", "tool"),
     "backup": ("tar",),
+    "carbon": ("busy_percent", "gpu_kg", "idle_node_w", "node_kg", "years"),
     "hub": ("mirror",),
     "nodes": ("support",),
     "watch": ("quota", "quota_of", "touch"),

@@ -26,7 +26,6 @@ OTHERS = {
     "opsctl.run.environments.recipe": "requirement files, which people write",
     "opsctl.transfer.hub.file_snapshot": "what is made for the hub, in memory",
     "opsctl.jobs.runner.program_node": "/proc",
-    "opsctl.run.checkpoints.adopted": "another program's checkpoints, of which it makes links",
     "opsctl.run.programs.saved_files": "another program's checkpoints, wherever it writes them",
     "opsctl.run.programs.transformers": "as saved_files",
     "opsctl.run.programs.megatron_lm": "as saved_files",
