@@ -106,6 +106,15 @@ def test_labels_are_the_next_tokens_and_the_mask_hides_ends_of_documents() -> No
     assert engine_item(samples, end_of_document=0)[1][1].tolist() == [[1, 0, 1]]
 
 
+def test_the_token_after_a_documents_end_begins_the_next_one() -> None:
+    samples = torch.tensor([[5, 0, 7, 0, 0, 3, 0]])
+    (tokens, starts), (_, mask) = engine_item(samples, end_of_document=0, masks_loss=False, with_starts=True)
+    assert (tokens[0].tolist(), starts[0].tolist()) == ([5, 0, 7, 0, 0, 3], [0, 0, 2, 2, 4, 5])
+    assert mask.min() == 1
+    with_place = engine_item(samples, end_of_document=0, first_sample=8, with_starts=True)[0]
+    assert [one.tolist() for one in with_place[1:]] == [[[0, 0, 2, 2, 4, 5]], [8]]
+
+
 def test_a_micro_batch_says_where_in_the_training_it_lies_when_told() -> None:
     samples = torch.tensor([[5, 0, 7, 8]])
     (tokens, first_sample), _ = engine_item(samples, first_sample=96)
