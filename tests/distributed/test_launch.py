@@ -291,7 +291,8 @@ def test_a_refusal_is_one_line_and_status_2_through_the_launcher(pool: Pool, tmp
     options = {**TINY, "data_path": [str(tmp_path / "absent")], "train_iters": 2, "num_layers": 3}
     with launched(tmp_path, 1, 2, to_arguments({**options, "pipeline_model_parallel_size": 2}), pool=pool) as nodes:
         assert nodes.statuses() == [2]
-        complaint = "trainer: --num-layers 3 is not divisible by --pipeline-model-parallel-size 2"
+        complaint = "trainer: --num-layers 3 is not divisible by --pipeline-model-parallel-size 2: "
+        complaint += "list the blocks of each stage, --pp-partition-method 2,1"
         assert nodes.output_of(0).splitlines() == [f"[default0]:{complaint}"]
         assert complaint.endswith(nodes.failure(0)["message"])
 

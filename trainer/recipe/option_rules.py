@@ -101,12 +101,18 @@ def _layout_errors(options: Mapping[str, Any], world_size: int | None) -> list[s
             return [*errors, f"--pp-partition-method {method}: give {BY_BLOCK}, {BY_BLOCK_AND_EMBEDDING}, or 3,4,4,3"]
         ends = [key for key in _ENDS if options[key] is not None]
         if ends and method != listed_stages(options):
-            errors.append(f"{option_name(ends[0])} {options[ends[0]]}: {what} on {pipeline} stages are {method}")
+            other = f"the other ones of {pipeline} stages cannot share the rest of {what} evenly"
+            conflict = f"--pp-partition-method {method} has other stages, give one of them"
+            why = conflict if listed_stages(options) else other
+            return [*errors, f"{option_name(ends[0])} {options[ends[0]]}: {why}"]
         try:
             check_stages(layers, pipeline, method)
         except UnevenStages as uneven:
-            wrong = f"is not divisible by --pipeline-model-parallel-size {pipeline}"
-            errors.append(f"{what} {wrong}" if sizes is None else f"{what}: {uneven}")
+            wrong = f"{what} is not divisible by --pipeline-model-parallel-size {pipeline}"
+            if layers >= pipeline:
+                each = [layers // pipeline + (stage < layers % pipeline) for stage in range(pipeline)]
+                wrong += f": list the blocks of each stage, --pp-partition-method {','.join(map(str, each))}"
+            errors.append(wrong if sizes is None else f"{what}: {uneven}")
         except EmptyStage:
             errors.append(f"{what} leave one of {pipeline} pipeline stages without a block")
     if world_size is not None and layout_if_any(options, world_size) is None:

@@ -66,6 +66,10 @@ def test_the_epsilon_has_two_names() -> None:
             ("--decoder-first-pipeline-num-layers", "7"),
             ["--decoder-first-pipeline-num-layers 7", "--num-layers", "1 stages"],
         ),
+        (
+            ("--decoder-first-pipeline-num-layers", "2", "--num-layers", "2", "--pp-partition-method", "1,1"),
+            ["--decoder-first-pipeline-num-layers 2", "--pp-partition-method 1,1"],
+        ),
         (("--pp-partition-method", "parameters"), ["--pp-partition-method parameters", "type:transformer", "3,4,4,3"]),
         (("--use-rope-scaling",), ["--use-rope-scaling", "--position-embedding-type rope"]),
         (("--position-embedding-type", "yarn"), ["--position-embedding-type yarn", "--rotary-scaling-factor"]),
