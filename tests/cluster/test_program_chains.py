@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -253,9 +254,8 @@ def test_three_tasks_that_lose_a_rank_reach_the_limit_and_meet_the_kill_switch_t
             assert after["iteration_at_start"] == before["checkpoint_at_end"]
         trained_steps = [range((start or 0) + 1, end + 1) for _, start, end in shown]
         assert Counter(step for step, _ in log) == Counter(step for steps in trained_steps for step in steps)
-        if (
-            case.saves
-        ):  # transformers trains one step after its save; ranks that see the signal a step apart do not save
+        if case.saves:
+            # transformers trains one step after its save; ranks that see the signal a step apart do not save.
             assert any(one["checkpoint_at_end"] >= one["iteration_at_end"] - 1 for one in attempts[1:3])
         # Some CPUs round by a tensor's address, so a process that loads its weights may differ in the last bits.
         assert dict(log) == pytest.approx(uninterrupted(case, tmp_path / "alone"), rel=1e-4)
@@ -267,6 +267,6 @@ def _number_of_attempts(training: Training) -> int:
     return len(training.recorded()) if training.paths.attempts.exists() else 0
 
 
-def _of_tasks(training: Training) -> list[dict[str, object]]:
+def _of_tasks(training: Training) -> list[dict[str, Any]]:
     """The attempts that have started a program, without tasks that left at once."""
     return [one for one in training.recorded() if one.get("ranks")]

@@ -238,7 +238,7 @@ def lose_a_node(training: Training, chain: int) -> str:
     """Kill a node of four, wait until three train, and return the lost one."""
     training.wait_for_iteration(12)
     first = training.first_attempt()
-    lost = first["nodes"][2]
+    lost = str(first["nodes"][2])
     training.opsctl.cluster.kill_node(lost)
     training.opsctl.cluster.run("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=test")
     training.wait_for_log("START TIME:", 2)
