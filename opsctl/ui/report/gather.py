@@ -70,7 +70,7 @@ def known_of(run: RunView, log: LogSource, slurm: SlurmReader) -> Known:
     utilised = _utilisation(run, log)
     tables = [
         progress(log.course, None if until < seen.now else seen.now.timestamp(), _standing(overview), utilised),
-        *(_of_goodput(goodput) if goodput is not None else none),
+        *([run_tables.goodput_rows(goodput)] if goodput is not None else none),
         run_tables.attempts_table(seen.attempts, found) if seen.attempts else starts(log.course),
         told(lambda: _nodes(run, seen), None),
         told(lambda: _plan(run, log, goodput), None),
@@ -113,10 +113,6 @@ def _standing(overview: Overview) -> list[tuple[str, str]]:
         running = f"job {seen.running.job_id} runs" if seen.running is not None else "nothing runs"
         rows.append(("Queue", f"{running}, {len(seen.behind)} behind it" if seen.behind else running))
     return rows
-
-
-def _of_goodput(goodput: GoodputReport) -> list[Table]:
-    return [run_tables.goodput_rows(goodput), run_tables.lost_table(goodput)]
 
 
 def _utilisation(run: RunView, log: LogSource) -> Utilisation | None:

@@ -93,16 +93,6 @@ def attempts_table(attempts: Sequence[Attempt], found: Sequence[Stretch]) -> Tab
     return Table(title="Attempts", headings=headings, rows=rows, note=note)
 
 
-def lost_table(report: GoodputReport) -> Table:
-    """Return the lost time by cause."""
-    rows = [
-        [one.cause or "an unknown end", format_duration(one.wall_s), amount(one.gpu_hours, 1)]
-        for one in report.parts
-        if one.part == Part.LOST
-    ]
-    return Table(title="Lost work", headings=["Cause", "Wall time", "GPU hours"], rows=rows)
-
-
 def nodes_table(
     attempts: Sequence[Attempt], evidence: Sequence[NodeEvidence], excluded: Sequence[Exclusion], now: datetime
 ) -> Table:
