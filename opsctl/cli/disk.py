@@ -18,7 +18,7 @@ from opsctl.core.output import print_json, show_lines
 from opsctl.core.timestamps import now
 from opsctl.monitoring.disk.json_output import disk_lines, printed_disk, purge_lines
 from opsctl.monitoring.disk.purging import find_purged
-from opsctl.monitoring.disk.usage import FOLDERS, USERS, gone_on, read_history
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, counted, read_history
 from opsctl.run.config.profile import site_watch_table, watch_table
 from opsctl.run.config.schema import WatchTable
 from opsctl.run.state.run_view import glance
@@ -49,7 +49,7 @@ def command() -> None:
     """
 
 
-@command.command(_USE, cls=LongCommand)
+@command.command(_USE, cls=LongCommand, goes_on=False)
 @_folders
 @run_option
 @click.option("--by", type=click.Choice(["user", "folder"]), help="Show only users, or only folders.")
@@ -59,26 +59,25 @@ def command() -> None:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time to count files.",
+    help="Longest time to count files.",
 )
 @json_option(disk="list[opsctl.monitoring.disk.json_output.PrintedDisk]")
 def use(folders: tuple[Path, ...], run: str | None, by: str | None, budget: float, as_json: bool) -> None:
     """Show disk use by user and folder, growth, and time until full.
 
-    Largest growth first. Growth is that of the last week; "full in" assumes that it continues. In large folders the
-    count stops after --budget seconds and continues at the next call. Until it is complete, the last complete numbers
-    are shown with their age.
+    Largest growth first. Growth is that of the last week; "full in" assumes that it continues. The count stops after
+    --budget seconds; growth is shown only for a complete one.
     """
     systems, told = FileSystems(), []
     where = _where(folders, run)
     for folder in where:
-        known = gone_on(folder, budget / len(where), now(), of_folder(folder, "entries counted"))
-        told.append(printed_disk(known, read_history(folder), systems.filled(folder)))
+        found = counted(folder, budget / len(where), now(), of_folder(folder, "entries counted"))
+        told.append(printed_disk(found, read_history(folder), systems.filled(folder)))
     if as_json:
         print_json("disk", told)
         return
     for one in told:
-        show_lines(disk_lines(one, [by] if by else [USERS, FOLDERS], now()))
+        show_lines(disk_lines(one, [by] if by else [USERS, FOLDERS]))
 
 
 @command.command(cls=LongCommand)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from opsctl.core.dirwalk.file_system import Filled
 from opsctl.core.units import bytes_words, count_words
-from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, growth
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, growth
 from opsctl.monitoring.finding import length_words
 from opsctl.run.state.space import SpaceLine
 from trainer.formats.json_text import Moment
@@ -34,12 +33,9 @@ class PrintedDisk(Struct, frozen=True, kw_only=True):
     """The use of one folder, by account and by folder."""
 
     folder: Annotated[str, Meta(description="The folder.")]
-    counted_at: Annotated[Moment, Meta(description="When the walk that the numbers are from began.")]
-    is_all: Annotated[bool, Meta(description="Whether that walk has seen everything.")]
+    counted_at: Annotated[Moment, Meta(description="When the walk began.")]
+    is_all: Annotated[bool, Meta(description="Whether the walk has seen everything.")]
     entries: Annotated[int, Meta(description="Entries that it has seen.")]
-    begun_at: Annotated[Moment | None, Meta(description="When the walk that goes on next time began; null: none does.")]
-    begun_entries: Annotated[int, Meta(description="Entries that that one has seen.")]
-    pending: Annotated[int, Meta(description="Folders that that one knows of and has not looked into.")]
     unread: Annotated[int, Meta(description="Folders that could not be looked into.")]
     left_bytes: Annotated[int | None, Meta(description="What is left on its file system; null where that is not told.")]
     users: Annotated[list[PrintedUse], Meta(description="By account, largest growth first.")]
@@ -68,22 +64,17 @@ class PrintedPurge(Struct, frozen=True, kw_only=True):
     hanging: Annotated[list[str], Meta(description="Places that did not answer.")]
 
 
-def printed_disk(known: Known, history: Sequence[SpaceLine], filled: Filled) -> PrintedDisk:
-    """Return the results of the last complete walk; without one, those of the walk in progress."""
-    counted = known.whole or known.begun
-    assert counted is not None, "a walk has been begun"
+def printed_disk(counted: Counted, history: Sequence[SpaceLine], filled: Filled) -> PrintedDisk:
+    """Return the counts and their growth. history: of earlier walks."""
     left = None
     if filled.limit_bytes is not None and filled.used_bytes is not None:
         left = max(0, filled.limit_bytes - filled.used_bytes)
-    earlier = history if known.whole else ()  # an incomplete walk is smaller for another reason than growth
+    earlier = history if counted.is_all else ()  # an incomplete walk is smaller for another reason than growth
     return PrintedDisk(
-        folder=known.folder,
-        counted_at=counted.began_at,
-        is_all=known.whole is not None,
+        folder=str(counted.folder),
+        counted_at=counted.at,
+        is_all=counted.is_all,
         entries=counted.entries,
-        begun_at=known.begun.began_at if known.begun else None,
-        begun_entries=known.begun.entries if known.begun else 0,
-        pending=len(known.pending),
         unread=counted.unread,
         left_bytes=left,
         users=uses(counted, USERS, earlier, left),
@@ -95,24 +86,18 @@ def uses(counted: Counted, by: str, history: Sequence[SpaceLine], left: int | No
     """Return the use of each user or folder, the fastest growing first. left: free bytes of the file system."""
     found = []
     for name, (size, number) in (counted.users if by == USERS else counted.folders).items():
-        grown = growth(size, counted.began_at, [one for one in history if one.name == f"{by} {name}"])
+        grown = growth(size, counted.at, [one for one in history if one.name == f"{by} {name}"])
         full_in_s = left / grown * _DAY_S if left is not None and grown is not None and grown > 0 else None
         use = PrintedUse(name=name, used_bytes=size, used_inodes=number, bytes_a_day=grown, full_in_s=full_in_s)
         found.append(use)
     return sorted(found, key=lambda use: (-(use.bytes_a_day or 0.0), -use.used_bytes, use.name))
 
 
-def disk_lines(told: PrintedDisk, by: Sequence[str], now: datetime) -> Iterator[str]:
+def disk_lines(told: PrintedDisk, by: Sequence[str]) -> Iterator[str]:
     """Return lines for people."""
-    age = length_words(max(0.0, (now - told.counted_at).total_seconds()))
     left = "" if told.left_bytes is None else f"; {bytes_words(told.left_bytes)} left on its file system"
-    part = f"{count_words(told.entries)} entries" + ("" if told.is_all else " so far, not all")
-    yield f"{told.folder}: {part}, counted {age} ago{left}"
-    if told.begun_at is not None:
-        yield (
-            f"  a walk goes on at the next call: {count_words(told.begun_entries)} entries seen, "
-            f"{told.pending:,} folders known and not looked into"
-        )
+    part = f"{count_words(told.entries)} entries" + ("" if told.is_all else " within --budget, not all")
+    yield f"{told.folder}: {part}{left}"
     for what, uses in ((USERS, told.users), (FOLDERS, told.folders)):
         if what in by:
             yield f"  {what:24} {'used':>10} {'entries':>8} {'a day':>12}  full in"

@@ -1,7 +1,6 @@
-"""Usage of a folder, by a walk that continues from call to call, and its growth.
+"""Usage of a folder, by a walk with a time limit, and its growth.
 
-What is known of a folder is stored for the account that asks: how far its walk has come, the last whole one, and one
-line for each user and folder of earlier ones, thinned as they age.
+Of each whole walk the account that asks keeps one line for each user and folder, thinned as they age.
 """
 
 from __future__ import annotations
@@ -13,16 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import msgspec
-
 from opsctl.core.account import account_name
 from opsctl.core.dirwalk.parallel import Budget, walk
-from opsctl.core.dirwalk.sequential import BEGINNING, ITSELF, Folder, Pending, Visitor, share_of_bytes
+from opsctl.core.dirwalk.sequential import ITSELF, Folder, Visitor, share_of_bytes
 from opsctl.core.errors import OpsctlError, file_problem
-from opsctl.core.files.state_files import make_folder, read_state, write_state
+from opsctl.core.files.state_files import make_folder
 from opsctl.run.config.locate import account_state_folder
 from opsctl.run.state.space import SpaceLine, append_looks, read_looks
-from trainer.formats.json_text import Moment
 
 #: What lies in the folder itself and not in one of its folders.
 HERE = "."
@@ -77,73 +73,50 @@ def _add(amount: list[int], size_bytes: int, entries: int) -> None:
 
 
 USERS, FOLDERS = "user", "folder"
-#: A walk that has gone on for longer than this starts again: what it saw first is long past.
-_STALE_AFTER = timedelta(days=7)
 #: Growth is computed over the first time, and never over less than the second.
 _GROWTH_OVER, _GROWTH_LEAST = timedelta(days=7), timedelta(minutes=30)
 _DAY_S = 86400.0
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of a walk, or of a part of it: name -> bytes and entries."""
+@dataclass(frozen=True)
+class Counted:
+    """The counts of a walk: name -> bytes and entries."""
 
-    began_at: Moment
-    ended_at: Moment | None = None
-    users: dict[str, tuple[int, int]] = {}
-    folders: dict[str, tuple[int, int]] = {}
-    entries: int = 0
+    folder: Path
+    at: datetime
+    users: dict[str, tuple[int, int]]
+    folders: dict[str, tuple[int, int]]
+    entries: int
     unread: int = 0  # folders that could not be looked into
+    is_all: bool = True  # False: it ran out of time
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of this account about one folder."""
-
-    folder: str
-    whole: Counted | None = None
-    begun: Counted | None = None
-    pending: tuple[Pending, ...] = ()  # what `begun` does not have yet
-
-
-def gone_on(
+def counted(
     folder: Path,
     time_s: float,
     now: datetime,
     say: Callable[[int], None] = lambda _: None,
     environment: Mapping[str, str] = os.environ,
-) -> Known:
-    """Walk on through `folder` for `time_s` seconds, and what is known then. Raises OpsctlError."""
-    root = account_state_folder(environment)
-    path = _record_of(folder, root, ".json")
-    known = read_state(root, path, Known) or Known(folder=str(folder))
-    begun, pending = known.begun, known.pending
-    if begun is None or not pending or not timedelta(0) <= now - begun.began_at < _STALE_AFTER:
-        begun, pending = Counted(began_at=now), BEGINNING
-    amounts, entries = Amounts(), [begun.entries]
+) -> Counted:
+    """Walk through `folder` for `time_s` seconds at most. Raises OpsctlError."""
+    amounts, entries = Amounts(), 0
 
     def take_in(found: Amounts) -> None:
+        nonlocal entries
         amounts.add(found)
-        entries[0] += sum(number for _, number in found.users.values())
-        say(entries[0])
+        entries += sum(number for _, number in found.users.values())
+        say(entries)
 
     try:
-        walked = walk(folder, Counting(), take_in, Budget(time_s), pending)
+        walked = walk(folder, Counting(), take_in, Budget(time_s))
     except OSError as error:
         raise OpsctlError(f"cannot look into {file_problem(error, folder)}") from None
     users = {account_name(uid): (size, number) for uid, (size, number) in amounts.users.items()}
     folders = {name: (size, number) for name, (size, number) in amounts.folders.items()}
-    begun = msgspec.structs.replace(
-        begun,
-        ended_at=now,
-        users=_sum(begun.users, users),
-        folders=_sum(begun.folders, folders),
-        entries=entries[0],
-        unread=begun.unread + walked.unread_count,
-    )
-    known = msgspec.structs.replace(known, begun=begun, pending=walked.pending)
-    if walked.is_done:
-        known = Known(folder=str(folder), whole=begun)
-    _remember(root, path, folder, known, now)
-    return known
+    found = Counted(folder, now, users, folders, entries, walked.unread_count, walked.is_done)
+    if found.is_all:
+        _remember(found, environment)
+    return found
 
 
 def growth(used: int, at: datetime, history: Sequence[SpaceLine]) -> float | None:
@@ -159,35 +132,28 @@ def read_history(folder: Path, environment: Mapping[str, str] = os.environ) -> l
     """Earlier counts of this folder, oldest first; empty where they cannot be read."""
     root = account_state_folder(environment)
     try:
-        return read_looks(root, _record_of(folder, root, ".jsonl"))
+        return read_looks(root, _record_of(folder, root))
     except OSError:
         return []
 
 
-def _remember(root: Path, path: Path, folder: Path, known: Known, now: datetime) -> None:
-    """Keep it for the next call. Raises OpsctlError where that cannot be: it would start again each time."""
+def _remember(found: Counted, environment: Mapping[str, str]) -> None:
+    """Keep the counts for the growth of later ones. Raises OpsctlError."""
+    root = account_state_folder(environment)
+    path = _record_of(found.folder, root)
+    looks = [
+        SpaceLine(name=f"{by} {name}", at=found.at, used_bytes=size, used_inodes=number, how="walk")
+        for by, of in ((USERS, found.users), (FOLDERS, found.folders))
+        for name, (size, number) in of.items()
+    ]
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_folder(root, path.parent)
-        write_state(root, path, known)
-        if not known.pending and known.whole is not None:
-            at, whole = known.whole.began_at, known.whole
-            looks = [
-                SpaceLine(name=f"{by} {name}", at=at, used_bytes=size, used_inodes=number, how="walk")
-                for by, of in ((USERS, whole.users), (FOLDERS, whole.folders))
-                for name, (size, number) in of.items()
-            ]
-            append_looks(root, _record_of(folder, root, ".jsonl"), looks, now)
+        append_looks(root, path, looks, found.at)
     except OSError as error:
-        raise OpsctlError(f"cannot keep how far the walk has come: {file_problem(error, path)}") from None
+        raise OpsctlError(f"cannot keep the counts: {file_problem(error, path)}") from None
 
 
-def _record_of(folder: Path, root: Path, suffix: str) -> Path:
+def _record_of(folder: Path, root: Path) -> Path:
     digest = hashlib.blake2b(os.fsencode(folder), digest_size=8).hexdigest()
-    return root / "disk" / f"{digest}{suffix}"
-
-
-def _sum(one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    none = (0, 0)
-    pairs = {name: (one.get(name, none), other.get(name, none)) for name in {**one, **other}}
-    return {name: (here[0] + there[0], here[1] + there[1]) for name, (here, there) in pairs.items()}
+    return root / "disk" / f"{digest}.jsonl"

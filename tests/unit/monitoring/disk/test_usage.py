@@ -12,7 +12,7 @@ from opsctl.core.dirwalk.parallel import Budget
 from opsctl.core.errors import OpsctlError
 from opsctl.monitoring.disk import usage
 from opsctl.monitoring.disk.json_output import disk_lines, printed_disk, uses
-from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, Known, gone_on, growth, read_history
+from opsctl.monitoring.disk.usage import FOLDERS, USERS, Counted, counted, growth, read_history
 from opsctl.run.state.space import SpaceLine
 from tests.unit.core.dirwalk.trees import grow, there
 from tests.unit.monitoring.jobs import NOW
@@ -38,60 +38,45 @@ def test_users_and_folders_add_up_to_what_du_says(tmp_path: Path, own: dict[str,
         (root / name).write_bytes(b"x" * size)
     if os.geteuid() == 0:
         os.chown(root / "logs" / "d", 65534, 65534)
-    known = gone_on(root, 60, NOW, environment=own)
-    assert known.whole is not None and known.pending == ()
-    folders = {name: size for name, (size, _) in known.whole.folders.items()}
+    known = counted(root, 60, NOW, environment=own)
+    assert known.is_all
+    folders = {name: size for name, (size, _) in known.folders.items()}
     own_blocks = root.stat().st_blocks * 512
     assert folders == {
         "checkpoints": du(root / "checkpoints"),
         "logs": du(root / "logs"),
         ".": own_blocks + (root / "e").stat().st_blocks * 512,
     }
-    assert sum(folders.values()) == sum(size for size, _ in known.whole.users.values()) == du(root)
+    assert sum(folders.values()) == sum(size for size, _ in known.users.values()) == du(root)
     if os.geteuid() == 0:
-        assert known.whole.users["nobody"] == ((root / "logs" / "d").stat().st_blocks * 512, 1)
-    assert known.whole.entries == len(there(root))
+        assert known.users["nobody"] == ((root / "logs" / "d").stat().st_blocks * 512, 1)
+    assert known.entries == len(there(root))
 
 
-def test_a_walk_that_is_out_of_time_goes_on_at_the_next_call_and_counts_nothing_twice(
+def test_a_walk_that_is_out_of_time_says_so_and_tells_no_growth(
     tmp_path: Path, own: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow(tmp_path / "root", 20, 20)
     monkeypatch.setattr(usage, "Budget", lambda _: Budget(entries=100))
-    calls, known = 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
-    assert known.whole is None and known.begun is not None and known.begun.entries == 101
-    told = printed_disk(known, [], Filled())
-    assert not told.is_all and told.pending == len(known.pending) > 0
-    assert any("101 entries" in line for line in disk_lines(told, [USERS], NOW))
-    while known.pending:
-        calls, known = calls + 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
-    assert known.whole is not None and known.whole.entries == len(there(tmp_path / "root")) and calls == 5
-    for of in (known.whole.users, known.whole.folders):
-        assert sum(number for _, number in of.values()) == known.whole.entries
-        assert sum(size for size, _ in of.values()) == du(tmp_path / "root")
-    # While the next walk goes on, the whole one is what is told.
-    again = gone_on(tmp_path / "root", 60, NOW + DAY, environment=own)
-    assert again.whole == known.whole and again.begun is not None and again.pending
-    # One that took too long begins again.
-    later = gone_on(tmp_path / "root", 60, NOW + 9 * DAY, environment=own)
-    assert later.begun is not None and later.begun.began_at == NOW + 9 * DAY
+    known = counted(tmp_path / "root", 60, NOW, environment=own)
+    assert (known.is_all, known.entries) == (False, 101)
+    assert read_history(tmp_path / "root", own) == []
+    told = printed_disk(known, [look("user root", NOW - DAY, 0)], Filled())
+    assert not told.is_all and {use.bytes_a_day for use in told.users} == {None}
+    assert "101 entries" in next(disk_lines(told, [USERS]))
 
 
-def test_what_could_not_be_looked_into_is_counted_over_all_calls(
+def test_what_could_not_be_looked_into_is_counted(
     tmp_path: Path, own: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "abcd":
         (tmp_path / "root" / name).mkdir(parents=True)
     monkeypatch.setattr("opsctl.core.dirwalk.sequential.DEEPEST", 0)
-    monkeypatch.setattr(usage, "Budget", lambda _: Budget(entries=2, processes=1))
-    calls, known = 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
-    while known.pending:
-        calls, known = calls + 1, gone_on(tmp_path / "root", 60, NOW, environment=own)
-    assert known.whole is not None and known.whole.unread == 4 and calls > 1
+    assert counted(tmp_path / "root", 60, NOW, environment=own).unread == 4
 
 
-def counted(at: datetime, users: dict[str, tuple[int, int]]) -> Counted:
-    return Counted(began_at=at, users=users)
+def by_users(users: dict[str, tuple[int, int]]) -> Counted:
+    return Counted(Path("/f"), NOW, users, {}, entries=len(users))
 
 
 def look(name: str, at: datetime, used: int) -> SpaceLine:
@@ -107,7 +92,7 @@ def test_growth_is_what_came_within_a_week() -> None:
 
 
 def test_what_grows_most_comes_first_and_says_when_it_is_full() -> None:
-    now = counted(NOW, {"ann": (10_000, 1), "ben": (500, 1), "cleo": (90_000, 1), "dan": (400, 1)})
+    now = by_users({"ann": (10_000, 1), "ben": (500, 1), "cleo": (90_000, 1), "dan": (400, 1)})
     history = [look(f"user {name}", NOW - 2 * DAY, used) for name, used in (("ann", 8_000), ("ben", 100), ("dan", 900))]
     assert [(row.name, row.bytes_a_day) for row in uses(now, USERS, history, None)] == [
         ("ann", 1000.0),
@@ -115,29 +100,28 @@ def test_what_grows_most_comes_first_and_says_when_it_is_full() -> None:
         ("cleo", None),
         ("dan", -250.0),
     ]
-    told = printed_disk(Known(folder="/f", whole=now), history, Filled(used_bytes=100, limit_bytes=5_100))
+    told = printed_disk(now, history, Filled(used_bytes=100, limit_bytes=5_100))
     assert [(use.name, use.full_in_s) for use in told.users] == [
         ("ann", 5 * 86400.0),
         ("ben", 25 * 86400.0),
         ("cleo", None),
         ("dan", None),
     ]
-    lines = list(disk_lines(told, [USERS, FOLDERS], NOW))
+    lines = list(disk_lines(told, [USERS, FOLDERS]))
     assert "5.0 days" in next(line for line in lines if "ann" in line)
 
 
 def test_totals_are_kept_and_growth_is_seen_from_them(tmp_path: Path, own: dict[str, str]) -> None:
     root = tmp_path / "root"
     (root / "data").mkdir(parents=True)
-    gone_on(root, 60, NOW - DAY, environment=own)
+    counted(root, 60, NOW - DAY, environment=own)
     (root / "data" / "x").write_bytes(b"x" * 1_000_000)
-    known = gone_on(root, 60, NOW, environment=own)
-    assert known.whole is not None
-    (row, *_) = uses(known.whole, FOLDERS, read_history(root, own), None)
+    known = counted(root, 60, NOW, environment=own)
+    (row, *_) = uses(known, FOLDERS, read_history(root, own), None)
     assert row.name == "data" and row.bytes_a_day is not None and abs(row.bytes_a_day - 1_000_000) < 10_000
     assert read_history(tmp_path, own) == []
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, own: dict[str, str]) -> None:
     with pytest.raises(OpsctlError, match=r"none: No such file"):
-        gone_on(tmp_path / "none", 60, NOW, environment=own)
+        counted(tmp_path / "none", 60, NOW, environment=own)
