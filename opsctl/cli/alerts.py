@@ -13,7 +13,7 @@ from opsctl.core.output import message, print_json, show, show_lines
 from opsctl.core.timestamps import now
 from opsctl.monitoring.alerts.channels import alert_settings, chosen_channels
 from opsctl.monitoring.alerts.delivery import send_now
-from opsctl.monitoring.alerts.handle import acknowledge, end_silence, notify, silence_until
+from opsctl.monitoring.alerts.handle import acknowledge, end_silence, silence_until
 from opsctl.monitoring.alerts.listing import printed_alerts, printed_sending, screen, sending_line, trial_message
 from opsctl.run.state import alert_log, alerts
 from opsctl.run.state.run_view import RunView, glance
@@ -69,29 +69,6 @@ def test(ctx: click.Context, channel: str | None, run: str | None, as_json: bool
         for result in results:
             show(sending_line(result))
     ctx.exit(0 if all(result.result == "sent" for result in results) else 1)
-
-
-@command.command()
-@run_option
-@json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
-@dry_run_option
-@click.pass_context
-def send(ctx: click.Context, run: str | None, as_json: bool, dry_run: bool) -> None:
-    """Send waiting messages and due reminders now.
-
-    The run is not checked again.
-    """
-    seen = _run(run)
-    if dry_run:
-        for one in alert_log.channels_seen(alert_log.events(seen.paths), now()):
-            message(f"would send {one.waiting} messages to {one.name}")
-        return
-    told = notify(seen, [], (), now(), is_patient=False)
-    for line in told.lines:
-        message(f"opsctl: {line}")
-    message(f"{told.sent} sent")
-    _print(as_json, run)
-    ctx.exit(1 if told.lines else 0)
 
 
 @command.command()

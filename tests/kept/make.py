@@ -142,7 +142,7 @@ class Kept:
         text = (self.run / "run.toml").read_text()
         (self.run / "run.toml").write_text(text.replace("save_interval = 20", "save_interval = 40"))
         self.opsctl("revise")
-        for acts in ("request save --why kept", "exclude add node1 --why kept", "alerts send"):
+        for acts in ("request save --why kept", "exclude add node1 --why kept"):
             self.opsctl(*acts.split(), check=False)
         for looks in ("watch all", "on-call", "checkpoints list", "triage"):
             self.opsctl(*looks.split(), check=False)

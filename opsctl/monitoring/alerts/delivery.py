@@ -64,11 +64,9 @@ def drain(
     channels: Sequence[Channel],
     environment: Mapping[str, str],
     now: datetime,
-    *,
-    is_patient: bool = True,
     limits: Limits | None = None,
 ) -> list[Drained]:
-    """Send what the channels have yet to take. is_patient: leave alone what failed a moment ago.
+    """Send what the channels have yet to take, but leave alone a channel that failed a moment ago.
 
     Raises OpsctlError where another process keeps the lock, OSError where the log cannot be read or written.
     """
@@ -85,7 +83,7 @@ def drain(
 
     def one(channel: Channel) -> Drained:
         queue = alert_log.queue_of(lines, channel.name)
-        is_wanted = bool(queue.owed or queue.unfinished) and (not is_patient or queue.is_due(now))
+        is_wanted = bool(queue.owed or queue.unfinished) and queue.is_due(now)
         if not is_wanted and kind_of(channel.text) in ("command", HOOK):  # these cost a program
             return Drained(channel.name)
         try:

@@ -51,14 +51,12 @@ def notify(
     is_whole: bool = False,
     environment: Mapping[str, str] = os.environ,
     *,
-    is_patient: bool = True,
     limits: Limits | None = None,
 ) -> Notified:
     """Remember what was found, make messages of what is new, and send what waits.
 
     looked_at: names of the checks that ran. is_whole: they were all; the heartbeat's URL is requested where all is
-    healthy. is_patient: a channel that failed a moment ago is left alone. Raises OpsctlError where the memory can be
-    neither read nor written; a channel that fails is a line.
+    healthy. Raises OpsctlError where the memory can be neither read nor written; a channel that fails is a line.
     """
     paths = run.paths
     place = place_of(paths)
@@ -70,7 +68,7 @@ def notify(
     try:
         if findings or paths.alerts.exists() or paths.alert_log.exists():
             made = _remember(paths, findings, looked_at, now, settings, lines)
-        drained = drain(paths, run.table.name, channels, environment, now, is_patient=is_patient, limits=limits)
+        drained = drain(paths, run.table.name, channels, environment, now, limits)
         lines += _problems(drained)
         waiting = 0 if channels else _waiting(paths)
         if waiting:

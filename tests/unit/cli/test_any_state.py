@@ -71,7 +71,6 @@ CHANGING = (
     ["refill"],
     ["alerts", "ack", "--all", "--why", "mine"],
     ["alerts", "silence", "1:00:00"],
-    ["alerts", "send"],
     ["request", "cancel-queued", "--no-wait"],
     ["request", "carry-out"],
     ["cron", "run", "progress"],

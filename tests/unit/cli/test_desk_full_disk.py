@@ -81,7 +81,6 @@ COMMANDS = (
     ["refill"],
     ["alerts", "ack", "--all", "--why", "mine"],
     ["alerts", "silence", "1:00:00"],
-    ["alerts", "send"],
     ["request", "cancel-queued", "--no-wait"],
     ["request", "carry-out"],
     ["metrics", "--output", "metrics.prom"],

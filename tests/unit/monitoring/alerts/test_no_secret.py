@@ -18,7 +18,6 @@ COMMANDS = (
     ["alerts", "test"],
     ["alerts", "test", "--json"],
     ["alerts", "test", "nobody"],
-    ["alerts", "send", "--json"],
     ["alerts", "list", "--all"],
     ["alerts", "list", "--all", "--json"],
     ["alerts", "silence", "1:00:00", "--json"],
