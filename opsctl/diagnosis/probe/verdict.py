@@ -251,8 +251,6 @@ def _among_their_like(answers: Sequence[Answer]) -> Found:
 def _rates(measure: Measure, alike: Sequence[Answer]) -> Found:
     values = {one.node: _of_node(measure, one) for one in alike}
     known = {node: found for node, found in values.items() if found is not None}
-    if len(known) == 2 and measure.slow:
-        yield from _one_of_two(measure, {node: value for node, (value, _) in known.items()})
     if len(known) < FEWEST:
         return
     usual, deviation = usual_and_deviation([value for value, _ in known.values()])
@@ -293,17 +291,6 @@ def _of_node(measure: Measure, answer: Answer) -> tuple[float, int | None] | Non
         return best_first[(len(best_first) - 1) // 4], None
     worst = min if measure.more_is_better else max
     return worst((number, of if of is not None else -1) for of, number in values.items())
-
-
-def _one_of_two(measure: Measure, values: Mapping[str, float]) -> Found:
-    """Yield the slower of two nodes that differ: without a third node it is only suspicious."""
-    (first, a), (second, b) = values.items()
-    slow = max(slowness(a, b, measure.more_is_better), slowness(b, a, measure.more_is_better))
-    if measure.slow is None or slow < measure.slow or measure.of == "link":
-        return
-    node, value, other = (first, a, b) if slowness(a, b, measure.more_is_better) > 1 else (second, b, a)
-    words = f"{measure.words}: {value:.3g} {measure.unit}, but the other node has {other:.3g}"
-    yield _reason(SUSPICIOUS, node, f"{measure.part}.{measure.what}", words)
 
 
 def _exact(alike: Sequence[Answer]) -> Found:
