@@ -205,7 +205,7 @@ class NodeRun:
         if self._signalled_at and not self._saved_at and Path(f"{self._stop_file}{SAVED}").exists():
             self._saved_at = time.monotonic()
         saved = self._saved_at and time.monotonic() - self._saved_at > _AFTER_SAVED_S
-        if overdue and not saved:
+        if overdue and not saved and self.step.stop is not None:
             message(f"opsctl: {self.node}: the program has not left within {self.step.grace_s} s: ending it")
         is_over = late or overdue or saved or self._is_left_waiting()
         return not is_over and any(code is None for code in codes.values())
