@@ -144,7 +144,7 @@ environment = "env.sh"
 [slurm]
 nodes = {nodes}
 gpus_per_node = 1
-time = "15:00"
+time = "60:00"
 exit_margin = "{margin}"
 restarts = 0
 
