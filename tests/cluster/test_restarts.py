@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ def training(local_cluster: RunningCluster) -> Iterator[Training]:
         training = Training(Opsctl(local_cluster, folder))
         training.write(restarts=5)
         yield training
+        for job in {one["job_id"] for one in training.recorded()}:
+            for path in Path("/dev/shm").glob(f"trainer-memory.{job}.*"):  # of a node that was lost
+                shutil.rmtree(path)
 
 
 def losses(training: Training) -> dict[int, set[str]]:
