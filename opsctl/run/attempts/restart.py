@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
+from statistics import median
 
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
@@ -15,6 +17,8 @@ from opsctl.slurm.durations import format_duration
 _CAN_HELP = frozenset({Ending.SIGNAL, Ending.FAILED, Ending.HANG, Ending.NODE_FAILURE, Ending.OUT_OF_MEMORY})
 #: Less training time than this is not worth a start, seconds.
 LEAST_LEFT_S = 120.0
+#: The last waits between jobs that count for the next one.
+_WAITS = 5
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,32 @@ def after_failure(ended: Attempt, attempts: Sequence[Attempt], since: datetime, 
     left = tuple(node for node in job.allocated if node not in failed)
     if len(failed) > job.spare:
         fewer = job.fewer(len(left))
-        if fewer:
-            return Decision(left, train_on=fewer)
-        return Decision(None, f"{', '.join(failed)} failed, and the job has {job.spare or 'no'} spare nodes")
+        if not fewer:
+            return Decision(None, f"{', '.join(failed)} failed, and the job has {job.spare or 'no'} spare nodes")
+        why = _why_not_on_fewer(fewer, attempts, job)
+        return Decision(None, why) if why else Decision(left, train_on=fewer)
     if failed:
         return Decision(left)
     if ended.reason == Ending.NODE_FAILURE:
         return Decision(None, "the lost node is not known")
     why = _why_not_here(ended, attempts, since, job)
     return Decision(None, why) if why else Decision(tuple(job.allocated))
+
+
+def _why_not_on_fewer(fewer: int, attempts: Sequence[Attempt], job: JobNow) -> str:
+    """Return why the next task, on all nodes, is better than the rest of this job on `fewer`; else empty."""
+    waits_s = [
+        (after.opened_at - before.closed_at).total_seconds()
+        for before, after in pairwise(attempts)
+        if before.job_id != after.job_id and before.closed_at is not None and after.opened_at is not None
+    ]
+    if not waits_s or job.time_left_s is None:
+        return ""
+    wait_s, lost_s = median(waits_s[-_WAITS:]), job.time_left_s * (1 - fewer / len(job.used))
+    if lost_s <= wait_s:
+        return ""
+    lost, wait = format_duration(lost_s), format_duration(max(0.0, wait_s))
+    return f"{fewer} nodes would lose {lost} until its limit, and the tasks before it waited {wait}"
 
 
 def _why_not_here(ended: Attempt, attempts: Sequence[Attempt], since: datetime, job: JobNow) -> str:

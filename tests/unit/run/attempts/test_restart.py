@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -72,6 +73,17 @@ def test_without_a_spare_node_a_job_continues_on_fewer_where_a_layout_keeps_the_
     found = decide(failed(Ending.NODE_FAILURE, lost_nodes=lost), job)
     assert found == expected if expected is not None else found.nodes is None
     assert decide(failed(Ending.KILL_SWITCH, lost_nodes=lost), job).nodes is None
+
+
+@pytest.mark.parametrize(("wait_s", "continues"), [(1700.0, False), (1900.0, True)])
+def test_fewer_nodes_are_not_trained_on_when_the_next_task_on_all_starts_sooner(wait_s: float, continues: bool) -> None:
+    job = replace(NO_SPARE, allocated=ALL, used=ALL, time_left_s=5400.0, fewer=lambda left: left)
+    last = failed(Ending.NODE_FAILURE, lost_nodes=("x2",), job_id=7, opened_at=NOON)
+    before = msgspec.structs.replace(ended(1), job_id=6, closed_at=NOON - timedelta(seconds=wait_s))
+    # Two of three nodes lose a third of 5,400 s.
+    found = decide(last, job, before=(before,))
+    assert (found.nodes == ("x1", "x3")) is continues and bool(found.why) is not continues
+    assert decide(last, job).nodes == ("x1", "x3"), "no wait is known"
 
 
 @pytest.mark.parametrize(
