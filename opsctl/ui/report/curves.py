@@ -6,10 +6,13 @@ An iteration that was done again counts as it was done last: a line whose number
 from __future__ import annotations
 
 import math
+import operator
 from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from math import isfinite
+from typing import Any
 
 from opsctl.monitoring.series import excursions_of
 from opsctl.run.logs.lines import AttemptStart
@@ -126,8 +129,7 @@ class Course:
         if isinstance(record, TrainingLine):
             self._iteration(record)
         elif isinstance(record, AlikeLines):
-            for line in record.lines():
-                self._iteration(line)
+            self._alike(record)
         elif isinstance(record, Evaluation):
             group = record.group if record.data == "val" else f"{record.group} ({record.data})"
             self.evaluations.setdefault(group, []).append((record.iteration or self.last_iteration, record.loss))
@@ -157,19 +159,79 @@ class Course:
         start.first = line.iteration if start.first is None else start.first
         start.last = line.iteration
         trained = self._trained(line, before)
-        each_s = line.seconds_per_iteration
-        if line.logged_at is not None:
-            self._clock(line.logged_at)
-        elif each_s is not None and isfinite(each_s):
-            self.clock_s = min(LATEST_S, (self.clock_s or 0.0) + max(0.0, each_s) * (trained if before else 1))
+        at = [] if line.logged_at is None else [line.logged_at]
+        self._ticks(at, [line.seconds_per_iteration], [trained if before else 1])
+        speed = self._tokens_per_second(
+            *(line.samples_per_second, line.global_batch_size, line.seconds_per_iteration),
+            *(line.tokens_per_second_per_gpu, line.consumed_samples, line.consumed_tokens),
+            *((self.newest("samples"), self.newest("tokens")) if before else (None, None)),
+        )
         tflops = line.tflops if line.tflops is not None else line.model_tflops
         values = (
             *(line.iteration, line.consumed_samples, line.consumed_tokens, self.clock_s),
             *(line.loss, line.learning_rate, line.global_batch_size, line.grad_norm),
-            *(tflops, line.mfu_percent, self._tokens_per_second(line, before), each_s),
+            *(tflops, line.mfu_percent, speed, line.seconds_per_iteration),
             *(line.model_tflops, trained, self.world_size, self.nodes),
         )
         self.rows.add(values)
+
+    def _alike(self, found: AlikeLines) -> None:
+        """Add lines: each by itself, or all after the first at once where each only continues the one before."""
+        columns = found.columns
+        iterations = columns["iteration"]
+        is_simple = all(map(operator.lt, iterations, iterations[1:])) and iterations[0] > self.left_out_to
+        if not is_simple or any(columns.get("skipped_on_request", ())) or None in columns.get("logged_at", ()):
+            for line in found.lines():
+                self._iteration(line)
+            return
+        self._iteration(next(found.lines()))
+        count = len(iterations) - 1
+        if count == 0:
+            return
+        trained = [*map(operator.sub, iterations[1:], iterations)]
+        unknown: list[float | None] = [None] * count
+
+        def column(name: str) -> Sequence[float | None]:
+            return columns[name][1:] if name in columns else unknown
+
+        both_tflops = zip(column("tflops"), column("model_tflops"), strict=True)
+        self.rows.add_columns(
+            (
+                *(iterations[1:], column("consumed_samples"), column("consumed_tokens")),
+                self._ticks(columns.get("logged_at", ())[1:], column("seconds_per_iteration"), trained),
+                *map(column, ("loss", "learning_rate", "global_batch_size", "grad_norm")),
+                [model if tflops is None else tflops for tflops, model in both_tflops],
+                *(column("mfu_percent"), self._speeds(columns), column("seconds_per_iteration")),
+                *(column("model_tflops"), trained, [self.world_size] * count, [self.nodes] * count),
+            ),
+            count,
+        )
+        self.total_iterations = columns["total_iterations"][-1] or self.total_iterations
+        self.starts[-1].last = iterations[-1]
+
+    def _ticks(
+        self, moments: Sequence[datetime], seconds: Sequence[float | None], iterations: Sequence[int]
+    ) -> list[float | None]:
+        """Return the clock at each of these lines, whose `moments` may not be known, and set it to the last."""
+        times: list[float | None] = []
+        for moment in moments:
+            self._clock(moment)
+            times.append(self.clock_s)
+        if not moments:
+            for each_s, count in zip(seconds, iterations, strict=True):
+                if each_s is not None and isfinite(each_s):
+                    self.clock_s = min(LATEST_S, (self.clock_s or 0.0) + max(0.0, each_s) * count)
+                times.append(self.clock_s)
+        return times
+
+    def _speeds(self, columns: Mapping[str, Sequence[Any]]) -> list[float]:
+        """Return the tokens per second of each line but the first, which is the newest row."""
+        unknown = [None] * len(columns["iteration"])
+        names = ("samples_per_second", "global_batch_size", "seconds_per_iteration", "tokens_per_second_per_gpu")
+        known = (columns.get(name, unknown)[1:] for name in names)
+        samples, tokens = (columns.get(name, unknown)[1:] for name in ("consumed_samples", "consumed_tokens"))
+        before = (self.newest("samples"), *samples), (self.newest("tokens"), *tokens)
+        return [*map(self._tokens_per_second, *known, samples, tokens, *before)]
 
     def _trained(self, line: TrainingLine, before: int) -> int:
         """Return how many iterations since the previous line it covers, without those skipped on request."""
@@ -207,17 +269,30 @@ class Course:
             self.evaluations[group] = [point for point in points if point[0] < iteration]
         return gone.iterations
 
-    def _tokens_per_second(self, line: TrainingLine, before: int) -> float:
-        """Return the tokens per second of a line. before: the iteration of the line before it, 0 for the first."""
-        batch, seconds = line.global_batch_size, line.seconds_per_iteration
-        samples, tokens, each_gpu = line.consumed_samples, line.consumed_tokens, line.tokens_per_second_per_gpu
-        rate = line.samples_per_second or (batch / seconds if batch and seconds else None)
-        if tokens and samples and rate is not None:
-            if before:  # sequences may have become longer
-                more, more_tokens = samples - self.newest("samples"), tokens - self.newest("tokens")
-                if more > 0 and more_tokens >= 0:
-                    return rate * more_tokens / more
-            return rate * tokens / samples
+    def _tokens_per_second(
+        self,
+        samples_per_second: float | None,
+        batch: int | None,
+        seconds: float | None,
+        each_gpu: float | None,
+        samples: int | None,
+        tokens: int | None,
+        samples_before: float | None,
+        tokens_before: float | None,
+    ) -> float:
+        """Return the tokens per second of a line; `samples_before` and `tokens_before` are of the previous line."""
+        if tokens and samples:
+            rate = samples_per_second or (batch / seconds if batch and seconds else None)
+            if rate is not None:
+                # Sequences may have become longer.
+                if (
+                    samples_before is not None
+                    and tokens_before is not None
+                    and samples > samples_before
+                    and tokens >= tokens_before
+                ):
+                    return rate * (tokens - tokens_before) / (samples - samples_before)
+                return rate * tokens / samples
         return each_gpu * self.world_size if each_gpu is not None and self.world_size else _NAN
 
     def _attempt(self, record: AttemptStart) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: What runs along an axis, then what is drawn over it.
@@ -57,6 +57,13 @@ class Rows:
     def add(self, values: Sequence[float | None]) -> None:
         """Add a line: all columns but its number; None is unknown."""
         self.numbers.extend([math.nan if value is None else value for value in (*values, self.lines + 1)])
+        self._thin_if_full()
+
+    def add_columns(self, columns: Sequence[Iterable[float | None]], count: int) -> None:
+        """Add `count` lines, given as columns."""
+        numbers = range(self.lines + 1, self.lines + 1 + count)
+        rows = zip(*columns, numbers, strict=True)
+        self.numbers.extend([math.nan if value is None else value for row in rows for value in row])
         self._thin_if_full()
 
     def _thin_if_full(self) -> None:

@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from opsctl.run.logs.lines import AttemptStart, write_attempt_start
 from opsctl.run.logs.reader import LogReader
@@ -16,7 +18,7 @@ from opsctl.ui.report.log_tables import progress, starts
 from opsctl.ui.report.rows import COLUMNS
 from tests.unit.ui.report.made import log_text
 from trainer.formats.logs.guard_lines import RunAgain, write_run_again
-from trainer.formats.logs.training_line import TrainingLine, write_training_line
+from trainer.formats.logs.training_line import AlikeLines, TrainingLine, write_training_line
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -259,3 +261,29 @@ def _evaluated(iteration: int, loss: float) -> str:
 def test_an_end_that_is_near_is_told_with_its_hour_and_a_far_one_as_a_day(seconds: float, form: str) -> None:
     course = course_of(start(1, NOON, 1), *(line(each, seconds_per_iteration=seconds) for each in range(1, 81)))
     assert re.match(form, dict(progress(course).rows)["Done"])
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.sampled_from(["", "time (ms) | forward: 1.00\n", "START"]), st.booleans()),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from(["", " [2026-04-27 10:00:00]"]),
+)
+def test_lines_taken_together_make_the_same_course_as_each_alone(
+    steps: list[tuple[int, str, bool]], logger: str
+) -> None:
+    text, iteration = "", 0
+    for number, (step, after, is_back) in enumerate(steps):
+        iteration = max(1, iteration - step if is_back and step > 7 else iteration + step)
+        more = {"loss": 2.0 + number / 7, "consumed_tokens": 64 * number, "grad_norm": math.inf if step == 3 else 1.0}
+        more |= {"skipped_on_request": 1} if step == 5 else {}
+        text += f"{logger}{line(iteration, **more)}\n"
+        text += f"{start(number, NOON, iteration)}\n" if after == "START" else after
+    together, alone = Course(), Course()
+    for found in LogReader().feed(text.encode()):
+        together.take(found)
+        for one in found.lines() if isinstance(found, AlikeLines) else (found,):
+            alone.take(one)
+    assert together == alone
