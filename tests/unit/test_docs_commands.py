@@ -83,7 +83,7 @@ def test_one_that_is_none_would_be_seen(command: str) -> None:
 #: Tests of their own try them.
 NOT_TYPED = {
     *("alerts ack", "alerts test", "checkpoints convert", "checkpoints repoint", "completion"),
-    *("cron logs", "env build", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
+    *("cron logs", "env build", "env check", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
     *("hub sync", "import hf", "jobs cancel", "kernels build", "perms", "probe"),
     *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),
     *("json-schema", "man"),

@@ -21,14 +21,13 @@ def opsctl(*words: str, cwd: Path, code: int = 0) -> Answer:
     return done
 
 
-def test_what_is_due_is_told_with_both_names_and_nothing_is_begun(tmp_path: Path) -> None:
-    folder = a_run(tmp_path / "run", 5, 10, 20, tasks=["cats", "sst"])
+def test_what_is_due_is_told_and_nothing_is_begun(tmp_path: Path) -> None:
+    folder = a_run(tmp_path / "run", 5, 10, 20, tasks=["cats", "sst2"])
     done = opsctl("evaluate", "--dry-run", "--json", cwd=folder)
     assert [(one["iteration"], one["state"]) for one in printed("evaluate", done.stdout)] == [
         (10, "would evaluate"),
         (20, "would evaluate"),
     ]
-    assert "sst" in done.stderr and "sst2" in done.stderr
     assert ran(folder) == [] and not (folder / "output" / ".opsctl").exists()
 
 
