@@ -17,7 +17,7 @@ from opsctl.slurm.types import Job
 #: What a pending job waits for, in the reader's words; any other reason stands as Slurm says it.
 _WAITS_FOR: dict[str, str] = {
     Reason.ARRAY_TASK_LIMIT: "the task before it",
-    Reason.DEPENDENCY: "the chain before it",
+    Reason.DEPENDENCY: "the job before it",
     Reason.DEPENDENCY_NEVER_SATISFIED: "what can never come",
     Reason.BEGIN_TIME: "its begin time",
     Reason.PRIORITY: "jobs of higher priority",
