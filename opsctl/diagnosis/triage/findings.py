@@ -33,8 +33,8 @@ ENDING_RULES = ("slurm-job-cancelled", STEP_CANCELLED, "slurm-step-ends", "slurm
 _OWN_MESSAGE_ORDER = -1
 #: Messages of opsctl itself: they are no evidence.
 _OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
-#: A source line in a traceback.
-_SOURCE_LINE = re.compile(r"    +(raise\b|return\b|with\b|if\b|for\b|assert\b|[\w.]+\(|[\w.\[\], ]+ = )|  File \"")
+#: A source line in a traceback: four spaces, of which the prefix of a rank may have taken one.
+_SOURCE_LINE = re.compile(r"   +(raise\b|return\b|with\b|if\b|for\b|assert\b|[\w.]+\(|[\w.\[\], ]+ = )| +File \"")
 #: A host that NCCL, gloo or MPI reports as the peer of a connection.
 _PEER = re.compile(
     r"(?i)(?:closed by (?:remote )?peer|from peer|remote peer|connect(?:ion)? (?:to|with)|(?:recv|receive|read) from"

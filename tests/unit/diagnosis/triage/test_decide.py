@@ -52,6 +52,17 @@ def test_a_rank_that_was_killed_and_nobody_says_why_is_no_cause_but_has_its_plac
     assert (said.cause, said.node, said.rank, said.confidence) == (Cause.UNKNOWN, "n1", 5, 0.0)
 
 
+def test_a_source_line_of_a_traceback_is_no_evidence_whatever_error_it_names() -> None:
+    frames = (
+        '[default1]:  File "/opt/trainer/checkpoint/publish.py", line 117, in publish',
+        "[default1]:    lost = from_first_rank(lambda: _publish(destination, name, whole), (CheckpointError,))",
+        f"[default1]:{LOST}",
+    )
+    killed = Failure(rank=3, node="n0", signal=9, failed_at=NOON, message="killed by SIGKILL")
+    said = decide(Facts(findings=lines(*frames), failures=(killed,), ranks=RANKS), RULES)
+    assert (said.cause, said.node, said.rank) == (Cause.UNKNOWN, "n0", 3)
+
+
 @pytest.mark.parametrize(
     ("code", "message", "cause"),
     [
