@@ -112,7 +112,7 @@ def silence(until: str, run: str | None, why: str, as_json: bool, dry_run: bool)
 @json_option(alerts="opsctl.monitoring.alerts.listing.PrintedAlerts")
 @dry_run_option
 def unsilence(run: str | None, as_json: bool, dry_run: bool) -> None:
-    """End the silence. The next check sends what is open."""
+    """End the silence. The next check sends the open alerts."""
     message(end_silence(_run(run).paths, now(), dry_run))
     _print(as_json and not dry_run, run)
 

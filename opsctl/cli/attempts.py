@@ -53,7 +53,7 @@ def command(run: str | None, cluster: str | None, report: bool, since: str | Non
             if elsewhere := [one for one in attempts if one.is_open and not may_be_of(one, here)]:
                 unknown |= {one.id for one in elsewhere}
                 names = ", ".join(sorted({printable(one.cluster) for one in elsewhere}))
-                message(f"opsctl: cluster {here} is asked, and what was opened on {names} is known there only")
+                message(f"opsctl: cluster {here} does not know the attempts of {names}: those were not checked")
         except OpsctlError as error:
             if not isinstance(error, SlurmError) and cluster:
                 raise

@@ -75,7 +75,7 @@ def list_(run: str | None, as_json: bool) -> None:
     elif lines:
         show_lines(backup_table(lines, named_by(seen)))
     else:
-        message("nothing is backed up yet; opsctl backup verify --to URL finds what lies there")
+        message("no backup is recorded; to find backups at a destination: opsctl backup verify --to URL")
 
 
 @command.command(cls=LongCommand, internet=True)
@@ -83,7 +83,7 @@ def list_(run: str | None, as_json: bool) -> None:
 @all_runs_option
 @to_option
 @click.option(
-    "--sample", metavar="PERCENT", help="Read only this share of the files, such as 5%; each day another share."
+    "--sample", metavar="PERCENT", help="Read only this share of the files, such as 5%; a different share each day."
 )
 @limit_option
 @json_option(verified="list[opsctl.transfer.backups.json_output.VerifiedBackups]")

@@ -143,7 +143,7 @@ def convert(run: str | None, folder: str | None, to: str, step: int | None, **op
     elif run:
         raise click.UsageError("a run and --folder given: the run has its own checkpoints")
     elif step is not None:
-        raise click.UsageError("--step is of a run's checkpoints: give --folder the checkpoint itself")
+        raise click.UsageError("--step needs a run; with --folder give the path of the checkpoint")
     words = [f"--to={to}", *option_words(options), "--", folder]
     return run_trainer_program("trainer.convert.convert_program", words, _NEEDED_TO_CONVERT)
 

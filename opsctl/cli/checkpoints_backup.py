@@ -60,7 +60,7 @@ def limit_option(function: Function) -> Function:
 
 def emptied_option(function: Function) -> Function:
     """Add the option `--emptied`."""
-    what = "Use it if the destination is mounted and you emptied it: everything is sent again."
+    what = "Send everything again to a mounted destination that you have emptied."
     return click.option("--emptied", is_flag=True, help=what)(function)
 
 

@@ -51,10 +51,11 @@ def prune(
     """Delete checkpoints that [retention] does not keep.
 
     Without --yes it only prints what it would delete. It never deletes the latest checkpoint, the two newest complete
-    ones, pinned ones, incomplete ones, or ones that a check found damaged. If [retention] lets a checkpoint go because
-    it is backed up, the copy is verified first, by reading it unless the store proves that it did not change. The
-    training may run meanwhile. Deletions are recorded in checkpoints/prunes.jsonl. --all-runs selects your runs with a
-    [retention].
+    ones, pinned ones, incomplete ones, or ones that a check found damaged.
+
+    If [retention] deletes a checkpoint because it has a backup, prune first reads and verifies the backup, unless the
+    store proves that it did not change. The training may run meanwhile. Deletions are recorded in
+    checkpoints/prunes.jsonl. --all-runs selects your runs with a [retention].
     """
     if yes and dry_run:
         raise click.UsageError("--yes and --dry-run cannot be combined")

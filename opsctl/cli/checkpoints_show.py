@@ -74,7 +74,7 @@ def verify(
     for one in found:
         for problem in one.problems:
             message(f"{Path(one.folder).name}: {problem}")
-        verdict = "NOT what was written" if one.problems else "whole, every byte as it was written"
+        verdict = "DAMAGED" if one.problems else "complete, no byte has changed"
         message(f"{Path(one.folder).name}: {one.files} files, {bytes_words(one.bytes)}: {verdict}")
         try:
             record_verification(output, one)

@@ -223,7 +223,7 @@ def _period(text: str) -> int:
     except ValueError:
         seconds = 0
     if not SHORTEST_S <= seconds <= HOUR_S:
-        raise click.UsageError(f"--tick {text}: allowed is {SHORTEST_S}s to an hour, as 20s or {DURATION_RULE}")
+        raise click.UsageError(f"--tick {text}: expected {SHORTEST_S}s to an hour, such as 20s, or {DURATION_RULE}")
     return seconds
 
 

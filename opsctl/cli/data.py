@@ -121,7 +121,7 @@ def mix(prefixes: tuple[str, ...], run: str | None, **given: Any) -> int:
 
     if run is not None:
         if any(given[name] is not None for name in ("train_samples", "seq_length")):
-            raise click.UsageError("--run says how long the training is; leave the other lengths out")
+            raise click.UsageError("--run gives the length of the training; remove the other length options")
         given |= _length_of(run)
     return run_trainer_program("trainer.data.mix", [*option_words(given), "--", *prefixes], ("numpy",))
 

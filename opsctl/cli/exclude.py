@@ -45,7 +45,7 @@ def command() -> None:
 def add(nodes: tuple[str, ...], why: str, until: str | None, run: str | None, cluster: str | None) -> None:
     """Exclude nodes, such as x03 or x[03-04]."""
     if not why.strip():
-        raise click.UsageError("--why is empty: say what is wrong with them")
+        raise click.UsageError("--why is empty: give the reason for the exclusion")
     seen, client, looks, wanted = _asked(run, cluster)
     names = list(dict.fromkeys(one for folded in nodes for one in expand_nodes(folded)))
     end = moment_ahead(until, now()) if until else now() + PERSONS

@@ -139,7 +139,7 @@ def _refuse_mixtures(example: str | None, rehearsal: bool, script: str | None, g
         why = "an example's and a rehearsal's values are changed in the run file"
     elif script is not None:
         wrong = next((key for key in given if key not in of_script), None)
-        why = "a script defines what it trains"
+        why = "a script defines its own model and data"
     else:
         wrong = "nodes" if "nodes" in given else None
         why = "without --from-script give --gpus"

@@ -53,7 +53,7 @@ def make_from_script(
     called = f", as called with {shlex.join(arguments)}" if arguments else ""
     head = (
         f"{run_name}: read from {place}{called} by opsctl init --from-script, which has run nothing of it.",
-        "Each value has the line that it is from; what is not taken is listed at the end.",
+        "Each value has its line in the script. Lines that were not copied are listed at the end.",
     )
     beside = dict(draft.files)
     if draft.environment_script:
@@ -71,7 +71,7 @@ def make_from_script(
             for line in lines:
                 message(f"  {line}")
     is_complete = not draft.fill_in and not draft.unset
-    edit = "read the list at its end" if is_complete else "set what is missing, and read the lists at its end"
+    edit = "read the list at its end" if is_complete else "set the missing values, and read the lists at its end"
     steps = [
         (edit, "${EDITOR:-vi} run.toml"),
         ("print how it is started, and problems", "opsctl plan"),
@@ -88,7 +88,7 @@ def _say_what_is_started(draft: Draft, script: Path) -> None:
     command, other = draft.value("program", "command"), "megatron-lm"
     if command is not None:
         kind = draft.value("program", "kind")
-        message(f'{script}: made a run of its own program, of kind "{kind}": {shlex.join(command[:3])} ...')
+        message(f'{script}: made a run of that program, of kind "{kind}": {shlex.join(command[:3])} ...')
         other = "trainer" if kind == "megatron-lm" else ""
     else:
         message(f"{script}: made a run of opsctl's trainer, with the script's options")

@@ -125,18 +125,18 @@ def cancel(which: str, dry_run: bool) -> None:
 def forget(which: tuple[str, ...], ended: bool, anyway: bool, dry_run: bool) -> None:
     """Remove ended commands and their output from the list.
 
-    Cancel an open command first, because its job may still work. --anyway removes one of a cluster that no longer
-    exists; if its job starts after all, it does nothing.
+    Cancel an open command first, because its job may still work. --anyway also removes an open command whose
+    cluster no longer exists. If its job starts later, that job does nothing.
     """
     if bool(which) == ended:
-        raise click.UsageError("name the ones to forget, or give --ended")
+        raise click.UsageError("give the ids of the commands to forget, or --ended")
     place = command_records()
     wanted = {one.name: one for one in ([place.find(each) for each in which] if which else place.all())}
     seen = [one for one in check(place, list(wanted.values()), client_for)[0] if which or not one.command.is_open]
     for one in seen:
         name = one.command.name
         if one.command.is_open and one.unknown and not anyway:
-            raise OpsctlError(f"{name} is open, and Slurm does not say how it stands: --anyway ({one.unknown})")
+            raise OpsctlError(f"{name} is open, and Slurm does not report its state: use --anyway ({one.unknown})")
         if one.command.is_open and not one.unknown:
             raise OpsctlError(f"{name} is {one.state}: opsctl jobs cancel {name} ends it first")
     with place.locked("forget jobs"):

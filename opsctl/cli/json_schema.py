@@ -27,8 +27,8 @@ from trainer.formats.json_text import SCHEMA_VERSION
 def command(words: tuple[str, ...]) -> None:
     """Print the JSON Schema (draft 2020-12) of a command's --json, or of all commands.
 
-    `opsctl json-schema checkpoints list`. While schema_version is the same, keys are added and none is removed or
-    changed: docs/json.md says the rest.
+    Example: `opsctl json-schema checkpoints list`. While schema_version stays the same, keys may be added, but none is
+    removed or changed. See docs/json.md.
     """
     show_text(json.dumps(document(_chosen(" ".join(words))), indent=2) + "\n")
 

@@ -1,4 +1,4 @@
-"""`opsctl on-call`: the hand-over from one who was on call to the next."""
+"""`opsctl on-call`: the handover from one who was on call to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opsctl.cli.selection import all_runs_option, cluster_option, json_option, r
 from opsctl.core.output import message, print_json, show_lines
 from opsctl.core.timestamps import now
 from opsctl.monitoring.all_runs import snapshot_all
-from opsctl.monitoring.on_call import Facts, hand_over, last_asked, read_facts, remember_asked, since_of
+from opsctl.monitoring.on_call import Facts, handover, last_asked, read_facts, remember_asked, since_of
 from opsctl.monitoring.overview import SCREEN_PARTS
 from opsctl.monitoring.runner import gather
 from opsctl.run.state.chosen_cluster import choose_cluster
@@ -20,7 +20,7 @@ from opsctl.run.state.register import all_runs
 from opsctl.run.state.run_view import view
 from opsctl.slurm.cache import cached_client
 from opsctl.ui.status.all_runs import LIST_PARTS
-from opsctl.ui.status.on_call import hand_over_lines
+from opsctl.ui.status.on_call import handover_lines
 
 
 @click.command()
@@ -34,7 +34,7 @@ from opsctl.ui.status.on_call import hand_over_lines
     help="Report events from this time; last: since your previous handover.",
 )
 @cluster_option
-@json_option(hand_overs="list[opsctl.monitoring.on_call.HandOver]")
+@json_option(handovers="list[opsctl.monitoring.on_call.Handover]")
 def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
     """Print what happened, what is open and what is queued, as text for a chat.
 
@@ -48,14 +48,14 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
 
     from_when("")  # refuses before anything is looked at
     facts = _all(cluster, from_when) if all_runs else [_one(run, cluster, from_when)]
-    told = [(one, hand_over(one, from_when(str(one.output)), moment)) for one in facts]
+    told = [(one, handover(one, from_when(str(one.output)), moment)) for one in facts]
     if as_json:
-        print_json("hand_overs", [over for _, over in told])
+        print_json("handovers", [over for _, over in told])
     else:
         for number, (one, over) in enumerate(told):
             if number:
                 show_lines([""])
-            show_lines(hand_over_lines(one, over, from_when(str(one.output)), moment))
+            show_lines(handover_lines(one, over, from_when(str(one.output)), moment))
         if not told:
             message("no runs: opsctl submit puts a run on the list")
     remember_asked({str(one.output): moment for one in facts if one.overview is not None}, os.environ)

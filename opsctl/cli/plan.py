@@ -124,10 +124,10 @@ def _search(chosen: str | None, nodes: int | None, numbers: dict[str, Any], as_j
     for name, value in numbers.items():
         if value is not None:
             raise click.UsageError(
-                f"--{name.replace('_', '-')} plans without a run file, --search with one: leave it out"
+                f"--{name.replace('_', '-')} plans without a run file, --search with one: remove one of them"
             )
     if gpus is not None and nodes is not None:
-        raise click.UsageError(f"--gpus {gpus} and --nodes {nodes} both say how many: give one")
+        raise click.UsageError(f"--gpus {gpus} and --nodes {nodes} contradict each other: give only one of them")
     loaded = load_run_file(locate_run_file(chosen))
     slurm = loaded.file.slurm
     many = gpus if gpus is not None else (nodes or slurm.nodes) * slurm.gpus_per_node

@@ -46,13 +46,13 @@ def command(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    """Test each node of this allocation, then all together; print bad ones.
+    """Test each node of this allocation, then all together; print bad nodes.
 
     Uses the run's environment and folder. Runs inside a job; with --nodes it starts a job and waits for it. Exits 1 if
     a node is bad or slow, and records the evidence for the run.
     """
     if nodes is None and (nodelist is not None or time is not None):
-        raise click.UsageError("--nodelist and --time are of a job of its own: give --nodes too")
+        raise click.UsageError("--nodelist and --time need --nodes, which starts a job")
     seen = view(run)
     where = choose_cluster(cluster, seen.paths)
     file, _ = file_of(seen)
@@ -96,7 +96,7 @@ def _probe(seen: RunView, file: RunFile, where: Cluster, effort: str) -> ProbeRe
     """Run the probe. Raises UsageError outside of a job."""
     client = client_for(where, patient=True)  # between two questions lie the nodes' own tests
     if "SLURM_JOB_ID" not in os.environ:
-        raise UsageError("no job here whose nodes could be tested: --nodes N tests those of a job of its own")
+        raise UsageError("this is not inside a job: to start a job that tests N nodes, --nodes N")
     job = read_allocation(os.environ)
     run_file = seen.loaded.path if seen.loaded is not None else seen.paths.output
     folder = seen.paths.output if seen.paths.output.is_dir() else run_file.parent

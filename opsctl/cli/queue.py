@@ -31,7 +31,7 @@ from opsctl.ui.status.text import answer_age
 @json_option(jobs="list[opsctl.monitoring.overview.PrintedJob]")
 @fresh_option
 def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) -> None:
-    """List the jobs of the run's group, with its own marked by *.
+    """List the jobs of the run's group, and mark those of this run with *.
 
     Without `[run] group`, it lists your jobs and every user's jobs of this run. Start times are Slurm's estimates.
     """
@@ -53,7 +53,7 @@ def command(run: str | None, cluster: str | None, as_json: bool, fresh: bool) ->
     elif not hidden:
         message(f"no jobs of {', '.join(sorted(users))} in the queue")
     if hidden:
-        message(f"{CANNOT_SEE}: {'these are yours only' if rows else 'none of yours is in the queue'}")
+        message(f"{CANNOT_SEE}: {'only your jobs are listed' if rows else 'you have no job in the queue'}")
     if not as_json and (age := answer_age(getattr(slurm, "queue_age_s", 0.0))):
         show_lines([age])
 

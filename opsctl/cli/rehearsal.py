@@ -16,7 +16,7 @@ def rehearsal_text(chosen: str | None, name: str) -> str:
     from opsctl.run.init.rehearsal import twin_of
 
     if chosen is None:
-        raise click.UsageError("--rehearsal is of a run: --from RUN says which")
+        raise click.UsageError("--rehearsal needs a run: --from RUN")
     loaded = load_run_file(locate_run_file(chosen))
     if loaded.file.run.rehearses is not None:
         raise RunFileError(f"{loaded.path} is a rehearsal itself, of {loaded.file.run.rehearses}: name that")

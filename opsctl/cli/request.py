@@ -99,7 +99,7 @@ def list_(run: str | None, as_json: bool) -> None:
     elif found:
         show_lines(map(_line, found))
     else:
-        message("nothing was asked for yet")
+        message("there are no requests")
 
 
 @command.command("carry-out")

@@ -51,7 +51,7 @@ def command(
         message_text(done.difference)
     for old_chain, new_chain in done.replaced:
         what = "would be replaced" if new_chain is None else f"replaced by chain {new_chain.chain.chain}"
-        message(f"what was queued of chain {old_chain} {what}")
+        message(f"queued tasks of chain {old_chain} {what}")
     if done.revision is not None and not done.is_same:
         message(f"{loaded.file.run.name}: published; every task that starts from now on trains with it")
     if as_json:

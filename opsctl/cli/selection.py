@@ -147,7 +147,7 @@ def moment_ahead(text: str, now: datetime) -> datetime:
         end = None
     if end is None or not now < end < now + timedelta(days=60):
         raise click.UsageError(
-            f"until {text!r}: allowed is 18:00, 2026-03-02T18:00 or a Slurm duration as 2:00:00, within 60 days"
+            f"until {text!r}: expected 18:00, 2026-03-02T18:00 or a Slurm duration such as 2:00:00, within 60 days"
         )
     return end
 

@@ -54,7 +54,7 @@ def command(
     """
     own = next((name for name in ("nodes", "time", "partition") if options[name] is not None), None)
     if into is not None and own:
-        raise click.UsageError(f"--{own} is for a job of its own: leave it out with --into")
+        raise click.UsageError(f"--{own} is for a new job: do not use it with --into")
     if node is not None and into is None:
         raise click.UsageError("--node is for a job that runs: give --into too")
     seen = view(run)
@@ -121,5 +121,5 @@ def _job(seen: RunView, queue: list[Job], into: str) -> Job:
     if not found:
         raise OpsctlError(which)
     if not own:
-        raise OpsctlError(f"job {found[0].display_id} is {found[0].user}'s: Slurm lets only its owner in")
+        raise OpsctlError(f"job {found[0].display_id} is {found[0].user}'s job: Slurm gives a shell only to its owner")
     raise OpsctlError(f"several run: opsctl shell --into {' or '.join(job.display_id for job in own)}")

@@ -89,7 +89,7 @@ def output_of_trainer_program(module: str, arguments: Sequence[str], needed: Seq
     command = [sys.executable, "-P", "-m", module, *arguments]
     ended = subprocess.run(command, env=_environment(), stdout=subprocess.PIPE, check=False)
     if ended.returncode:
-        raise OpsctlError(f"python -m {module} failed with exit code {ended.returncode}; its last line says why")
+        raise OpsctlError(f"python -m {module} failed with exit code {ended.returncode}; its last line shows the error")
     return ended.stdout.decode(errors="replace")
 
 

@@ -117,7 +117,7 @@ def _slurms_word(paths: RunPaths, attempt: Attempt, cluster: str | None) -> Slur
     except OpsctlError as error:
         if not isinstance(error, SlurmError) and cluster:
             raise
-        message(f"opsctl: told without Slurm: {error}")
+        message(f"opsctl: Slurm's data is missing: {error}")
         return SlurmEnd(exit_code=attempt.exit_code, signal=attempt.signal)
     state = "" if end is None else end.state
     return SlurmEnd(state, attempt.lost_nodes, attempt.exit_code, attempt.signal, bad_nodes=bad)

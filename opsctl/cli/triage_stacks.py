@@ -39,7 +39,7 @@ def show_stacks(
         taken = _own(run, attempt, asked, native)
     else:
         if native:
-            message(f"opsctl: {meant.request.owner}'s job tells Python frames only")
+            message(f"opsctl: {meant.request.owner}'s job prints Python frames only")
         taken = _others(run, meant, attempt)
     if as_json:
         print_json("stacks", printed_stacks(attempt.display_id, taken.groups, taken.ranks, taken.flight))
@@ -52,7 +52,7 @@ def _attempt(run: RunView, meant: Meant) -> Attempt:
     """Return the attempt of the chosen job. Raises OpsctlError if it trains nothing yet."""
     found = next((one for one in reversed(read(run.paths)) if one.id == meant.request.attempt), None)
     if found is None:
-        raise OpsctlError(f"job {meant.request.job} trains nothing yet: opsctl status says what it waits for")
+        raise OpsctlError(f"job {meant.request.job} does not train yet. To see what it waits for: opsctl status")
     return found
 
 

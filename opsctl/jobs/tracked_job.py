@@ -79,7 +79,7 @@ def send(client: SlurmClient, script: str, job: TrackedJob, what: str = "the job
             found = find(job, client.jobs(users=[account_name()]))  # everybody's jobs may take longer than is left
         except SlurmUnreachable:
             raise Undecided(
-                f"Slurm stopped answering while it was asked to take {what}: whether it has it is not known"
+                f"Slurm stopped answering during the submission of {what}: it may or may not be in the queue"
                 + (f"; once it answers, {advice}" if advice else "")
             ) from None
         if found is None:

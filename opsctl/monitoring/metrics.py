@@ -68,7 +68,7 @@ _NUMBERS = (
     _Number(
         "cron_heartbeat_age_seconds", "Since its tick.", lambda s: _age_s(getattr(s.cron, "heartbeat_at", None), s.now)
     ),
-    _Number("slurm_reachable", "Whether Slurm could be asked.", lambda s: float(s.blind is None)),
+    _Number("slurm_reachable", "1 if Slurm answered.", lambda s: float(s.blind is None)),
     _Number("looked_at_timestamp_seconds", "When the run was looked at.", lambda s: s.now.timestamp()),
 )
 

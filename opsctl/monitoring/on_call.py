@@ -1,4 +1,4 @@
-"""The hand-over from one who was on call to the next: what happened since a time, what is open, what is queued.
+"""The handover from one who was on call to the next: what happened since a time, what is open, what is queued.
 
 What happened comes from the run's records alone, each line with the time that its writer's clock said.
 """
@@ -58,7 +58,7 @@ _CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a hand-over of one run is made from."""
+    """All that a handover of one run is made from."""
 
     name: str
     output: Path | None
@@ -135,7 +135,7 @@ def _all(facts: Facts) -> Iterator[Happening]:
             yield Happening(at=off.triggered_at, kind="kill-switch", text=text)
         yield Happening(at=off.at, kind="kill-switch", text=f"{off.by} deactivated the kill switch of {who}")
     for cancel in facts.cancels:
-        what = "what was queued" if cancel.queued_only else "the run's jobs"
+        what = "the queued tasks" if cancel.queued_only else "the run's jobs"
         jobs = f" ({', '.join(cancel.jobs)})" if cancel.jobs else ""
         yield Happening(at=cancel.at, kind="cancel", text=f"{cancel.by} cancelled {what}{jobs}")
     for one in facts.revisions:
@@ -210,7 +210,7 @@ def _of_alerts(lines: Sequence[Event]) -> Iterator[Happening]:
             yield Happening(at=line.at, kind="alert", text=text)
         elif line.event in ("silenced", "unsilenced"):
             text = (
-                f"{line.by} {'silenced the alerts' if line.event == 'silenced' else 'let the alerts speak again'}{why}"
+                f"{line.by} {'silenced the alerts' if line.event == 'silenced' else 'ended the silence of alerts'}{why}"
             )
             yield Happening(at=line.at, kind="alert", text=text)
 
@@ -222,14 +222,14 @@ def _of_requests(requests: Iterable[PrintedRequest]) -> Iterator[Happening]:
             text = f"{one.asked_by}'s request to {one.action or '?'}{why}: {one.outcome}: {one.words}"
             yield Happening(at=one.at, kind="request", text=text)
         elif one.asked_at is not None:
-            yield Happening(at=one.asked_at, kind="request", text=f"{one.asked_by} asked to {one.action or '?'}{why}")
+            yield Happening(at=one.asked_at, kind="request", text=f"{one.asked_by} requested {one.action or '?'}{why}")
 
 
 def _checkpoint(iteration: int, at: datetime) -> Happening:
     return Happening(at=at, kind=_CHECKPOINT, text=f"checkpoint of iteration {iteration} saved")
 
 
-class HandOver(Struct, frozen=True, kw_only=True):
+class Handover(Struct, frozen=True, kw_only=True):
     """The handover of a run from one on-call engineer to the next."""
 
     run: Annotated[str, Meta(description="The run's name.")]
@@ -247,11 +247,11 @@ class HandOver(Struct, frozen=True, kw_only=True):
     queue: Annotated[list[PrintedJob] | None, Meta(description="The run's jobs; null while Slurm does not answer.")]
 
 
-def hand_over(facts: Facts, since: datetime, now: datetime) -> HandOver:
+def handover(facts: Facts, since: datetime, now: datetime) -> Handover:
     """Return the handover as printed with `--json`; the text is made from it."""
     one = facts.overview
     jobs = sorted(one.seen.jobs, key=queue_order) if one is not None else []
-    return HandOver(
+    return Handover(
         run=facts.name,
         output=str(facts.output) if facts.output is not None else None,
         since=to_the_second(since),
@@ -327,7 +327,7 @@ LAST = "last"
 USUAL = timedelta(hours=12)
 _LENGTH = re.compile(r"(?P<number>\d{1,6}) ?(?P<unit>min|m|h|d|w)")
 _SECONDS = {"min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_MEANT = "--since {text}: allowed is a length (90min, 12h, 3d, 1-12:00:00), a time (2026-03-01T08:00), or last"
+_MEANT = "--since {text}: expected a length (90min, 12h, 3d, 1-12:00:00), a time (2026-03-01T08:00), or last"
 
 
 def since_of(text: str, now: datetime, last: datetime | None) -> datetime:

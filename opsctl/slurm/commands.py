@@ -105,9 +105,9 @@ class CommandClient:
         try:
             self.cancel([number])
         except SlurmError as error:
-            return unreachable("scancel", f"job {number} is of a federation, scancel {number}: {error}")
+            return unreachable("scancel", f"job {number} belongs to a federation; type scancel {number}: {error}")
         return SlurmError(
-            f"Slurm took it as job {number} of a federation, whose other clusters are not checked: it was cancelled"
+            f"Slurm accepted it as job {number} of a federation with unchecked other clusters: opsctl cancelled it"
         )
 
     def cancel(self, ids: Iterable[int | str], pending_only: bool = False) -> None:
@@ -287,8 +287,8 @@ class CommandClient:
                 self._other_clusters = "" if wanted == own else wanted
             if wanted != own:
                 raise SlurmUnasked(
-                    f"{CLUSTERS_VARIABLE}={wanted} asks for another cluster than {own}, and only the one that "
-                    f"slurm.conf configures is asked here: unset it, and call opsctl where {wanted} is configured, or "
+                    f"{CLUSTERS_VARIABLE}={wanted} names another cluster than {own}, and opsctl uses only the one that "
+                    f"slurm.conf configures: unset it, and call opsctl where {wanted} is configured, or "
                     "name that configuration with SLURM_CONF"
                 )
 

@@ -61,7 +61,7 @@ class Answer:
                     line = rest.strip()
             if line and line not in lines:
                 lines.append(line)
-        return "; ".join(lines) or f"exit code {self.code} without a word"
+        return "; ".join(lines) or f"exit code {self.code} without a message"
 
     @property
     def is_unreachable(self) -> bool:

@@ -79,7 +79,7 @@ class PyslurmClient(CommandClient):
             ) from None
         answer = run_slurm(["squeue", "--version"], self.environment, deadline.remaining_s())
         if answer.code != 0:
-            raise refused(answer, "tell its release")
+            raise refused(answer, "report its release")
         slurms = answer.stdout.split()[-1:] or ["?"]
         if own.split(".")[:2] != slurms[0].split(".")[:2]:
             raise SlurmUnasked(

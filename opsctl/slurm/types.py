@@ -151,7 +151,7 @@ def job_outcome(end: JobEnd) -> JobOutcome:
     if known is not None:
         return JobOutcome(known, False, code, _WORDS[known])
     is_success = end.state == State.COMPLETED and not code
-    return JobOutcome(None, is_success, code, "its own process put no end on record; Slurm says so")
+    return JobOutcome(None, is_success, code, "its process recorded no end; this is Slurm's record")
 
 
 def exit_code_of(end: JobEnd) -> int:

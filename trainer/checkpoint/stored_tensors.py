@@ -71,7 +71,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a small file of torch's with a dictionary. Raises CheckpointError."""
     found = read_whole(path)
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path} has other contents than its name says")
+        raise CheckpointError(f"{path} has contents that do not match its name")
     return found
 
 

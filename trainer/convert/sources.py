@@ -133,7 +133,7 @@ class UniversalStates:
         found = read_whole(path)
         value = found.item() if isinstance(found, Tensor) and found.numel() == 1 else found
         if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-            raise CheckpointError(f"{path} says {value}, which is not a number of steps")
+            raise CheckpointError(f"{path} contains {value}, which is not a number of steps")
         return float(value)
 
     def common_state(self) -> dict[str, Any]:

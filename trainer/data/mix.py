@@ -125,7 +125,7 @@ def mix(
     opened = [IndexedTokens(prefix) for prefix in prefixes]
     sizes = [data.header.tokens for data in opened]
     if empty := [prefix for prefix, size in zip(prefixes, sizes, strict=True) if not size]:
-        raise DataError(f"{empty[0]} has no tokens; leave it out of the mixture")
+        raise DataError(f"{empty[0]} has no tokens; remove it from the mixture")
     found = []
     for data, share in zip(opened, shares_of(sizes, alpha), strict=True):
         data.check_every_entry()

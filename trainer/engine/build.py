@@ -138,7 +138,7 @@ def build_engine(
     draws_weights: whether the training begins with these; a checkpoint's are read over them all.
     """
     if options.fp16 and parallel.device.type != "cuda":
-        raise OptionsError("--fp16 needs a GPU, and there is none here: use --bf16 or neither")
+        raise OptionsError("--fp16 needs a GPU, and this node has none: use --bf16 or neither")
     model = build_model(options, parallel, vocabulary, draws_weights)
     optimizer, config = build_optimizer(model, options, parallel.operations.adam), _configuration(options)
     if type(optimizer) not in ZERO_SUPPORTED_OPTIMIZERS:  # it warns of every class that it does not list

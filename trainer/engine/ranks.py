@@ -47,7 +47,7 @@ def initialize(options: Options, alone: bool = False) -> Parallel:
         raise OptionsError(str(error)) from None
     on_gpu = torch.cuda.is_available()
     if options.distributed_backend == "nccl" and not on_gpu:
-        raise OptionsError("--distributed-backend nccl needs a GPU, and there is none here: leave the option out")
+        raise OptionsError("--distributed-backend nccl needs a GPU, and this node has none: remove the option")
     if on_gpu:
         torch.cuda.set_device(local_rank)
     timeout = timedelta(minutes=options.distributed_timeout_minutes)

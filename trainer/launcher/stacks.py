@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="trainer.launcher.stacks", description="Print the stacks of this node's ranks."
     )
     parser.add_argument("--wait-s", type=float, default=5.0, help="longest wait for a rank's answer, seconds")
-    parser.add_argument("--native", action="store_true", help="frames of C++ too; a rank stands still for a second")
+    parser.add_argument("--native", action="store_true", help="also print C++ frames; a rank stops for a second")
     parser.add_argument("--flights-under", type=Path, help="the attempt's folder, where flight recorders write")
     given = parser.parse_args(arguments)
     ranks = listeners(Path("/proc"), os.environ)

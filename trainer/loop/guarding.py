@@ -135,7 +135,7 @@ class Drill:
         is_due = drill.first <= iteration <= drill.last and not (self._has_hit and drill.kind != DATA)
         if is_due:
             self._has_hit = True
-            self._tell(f"spike drill: the loss of iteration {iteration} is {FACTOR:g} times what it is ({drill.kind})")
+            self._tell(f"spike drill: the loss of iteration {iteration} is multiplied by {FACTOR:g} ({drill.kind})")
         self._loss.factor = FACTOR if is_due and (drill.kind == DATA or self._is_hit) else 1.0
         try:
             yield

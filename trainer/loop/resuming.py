@@ -73,7 +73,7 @@ class Resumption:
         lines += [f"changed since {name} was saved: {change_text(change)}" for change in self.start.changes]
         if not self.found.manifest.training:
             lines.append(
-                f"{name} does not say of which seed, data and settings it is: whether they are the same is not checked"
+                f"{name} does not record its seed, data and settings: they are not compared with the present ones"
             )
         return lines
 

@@ -27,7 +27,7 @@ def be_deterministic() -> None:
     algorithms = os.environ.setdefault("NCCL_ALGO", _NO_SWITCH_SUMS)
     if "NVLS" in algorithms.upper() and not algorithms.startswith("^"):
         raise OptionsError(
-            f"--deterministic with NCCL_ALGO={algorithms}: NVLS sums in the order of arrival; leave it out of the list"
+            f"--deterministic with NCCL_ALGO={algorithms}: NVLS sums in the order of arrival; remove it from the list"
         )
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it would only fill memory that is never read

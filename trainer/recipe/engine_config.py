@@ -56,7 +56,9 @@ def merged_with_file(options: Mapping[str, Any], loaded: Mapping[str, Any]) -> d
     section = loaded.get("zero_optimization")
     for switch in _OTHER_CUTS:
         if isinstance(section, Mapping) and section.get(switch):
-            raise ValueError(f"zero_optimization.{switch} deals out states as no checkpoint here says: leave it out")
+            raise ValueError(
+                f"zero_optimization.{switch} distributes states in a way that our checkpoints do not support: remove it"
+            )
     made = engine_config(options)
     merged = {**made, **loaded}
     for key in ("train_micro_batch_size_per_gpu", "train_batch_size", "gradient_clipping", "pipeline"):

@@ -236,7 +236,7 @@ def recomputation_errors(options: Mapping[str, Any]) -> list[str]:
     if recomputed(options) == BLOCK:
         return errors
     return errors + [
-        f"{option_name(key)} without --checkpoint-activations: nothing is recomputed whose start could be split"
+        f"{option_name(key)} needs --checkpoint-activations: without it nothing is recomputed"
         for key in _SPLIT
         if options[key]
     ]

@@ -231,7 +231,7 @@ def _values_of(option: Option, words: list[str], flag_value: bool) -> Any:
     if option.type is bool:
         if flag_value:
             raise OptionsError(
-                f"{option.name}={words[0]}: it is a flag and takes no value; leave it out to switch it off"
+                f"{option.name}={words[0]}: it is a flag and takes no value; to switch it off, remove it"
             )
         return True
     wanted = option.nargs if isinstance(option.nargs, int) else 1

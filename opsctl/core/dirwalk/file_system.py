@@ -122,7 +122,7 @@ def _filled(folder: Path, timeout_s: float) -> Filled | None:
         return None
     numbers = [int(word) for word in said.out.split() if word.isdigit()]
     if said.problem or len(numbers) != 6:
-        return Filled(problem=said.problem.rpartition(": ")[2] or "stat said nothing of it")
+        return Filled(problem=said.problem.rpartition(": ")[2] or "stat printed no result for it")
     blocks, free, available, size, inodes, free_inodes = numbers
     used_inodes = inodes - free_inodes
     return Filled(

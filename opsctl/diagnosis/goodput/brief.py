@@ -27,8 +27,8 @@ class GoodputSeen(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Return the estimate in words."""
-        most = f"; {self.most} {self.most_percent:.0f} %" if self.most else ""
-        return f"about {self.trained_percent:.0f} % of the time trained{most}. Details: opsctl attempts --report"
+        most = f", {self.most_percent:.0f} % {self.most}" if self.most else ""
+        return f"about {self.trained_percent:.0f} % of the time in training{most}. Details: opsctl attempts --report"
 
 
 def goodput_seen(

@@ -76,15 +76,27 @@ _TODO = {
     Part.EVALUATED: "evaluate less: eval_interval, eval_iters",
     Part.SAVED: "save less often, or in the background: save_interval, async_save",
     Part.UNKNOWN: "the log does not show the reason. See: opsctl logs",
-    Part.LEFT: "tasks take long to leave. To see what they do after the last iteration: opsctl logs",
+    Part.LEFT: "tasks take long to exit. To see what they do after the last iteration: opsctl logs",
     Part.UNDER_WAY: "",
     Part.TRAINED: "",
 }
 _LOST_TODO = {
     ROLLED_BACK: "rollbacks discarded iterations. See: opsctl checkpoints list",
     Cause.HANG: "to see the ranks that hung: opsctl attempts. A lower [watch] silent_most ends a hang sooner",
-    Ending.TIME_LIMIT: "let jobs leave earlier: increase [slurm] exit_margin",
+    Ending.TIME_LIMIT: "let jobs exit earlier: increase [slurm] exit_margin",
     Ending.CANCELLED: "stop jobs with opsctl request stop instead of cancelling them",
+}
+#: The parts as people read them; `--json` has the names of `Part`.
+_WORDS = {
+    Part.TRAINED: "training",
+    Part.EVALUATED: "evaluating",
+    Part.SAVED: "saving",
+    Part.STARTED: "starting",
+    Part.LEFT: "exiting",
+    Part.UNDER_WAY: "not logged yet",
+    Part.WAITED: "waiting in the queue",
+    Part.IDLE: "no job in the queue",
+    Part.UNKNOWN: "unknown",
 }
 _LOST_OTHERWISE = "to see the failed attempts: opsctl attempts"
 
@@ -201,13 +213,13 @@ def what_next(amounts: Amounts) -> str:
         return ""
     ms, key = max(others)
     share = f"{_percent(ms, amounts.whole_ms):.0f} %"
-    return f"{words(key)} is the largest part besides training, {share} of the time: {_todo(key)}"
+    return f"{words(key)} took {share} of the time, the most besides training: {_todo(key)}"
 
 
 def words(key: Key) -> str:
-    """`lost to node-failure`, `waited`."""
+    """Return the part in words: `lost to node-failure`, `waiting in the queue`."""
     part, cause = key
-    return f"{part} to {cause or 'an unknown end'}" if part is Part.LOST else str(part)
+    return f"lost to {cause or 'an unknown end'}" if part is Part.LOST else _WORDS.get(part, str(part))
 
 
 def lines(found: GoodputReport) -> list[str]:
@@ -216,27 +228,27 @@ def lines(found: GoodputReport) -> list[str]:
     for one in found.parts:
         name = words((Part(one.part), one.cause))
         rows.append((name, format_duration(one.wall_s), f"{one.wall_percent:.1f} %", f"{one.gpu_hours:.1f}"))
-    rows.append(("in all", format_duration(found.wall_s), "100.0 %", f"{found.gpu_hours:.1f}"))
+    rows.append(("total", format_duration(found.wall_s), "100.0 %", f"{found.gpu_hours:.1f}"))
     table = table_lines(rows, "<>")
     of_gpus = "" if found.trained_gpu_percent is None else f", {found.trained_gpu_percent:.1f} % of the GPU hours"
-    head = f"since {iso(found.since, 'minutes')}: {found.trained_percent:.1f} % of the time trained{of_gpus}"
+    head = f"since {iso(found.since, 'minutes')}: {found.trained_percent:.1f} % of the time in training{of_gpus}"
     lost = f"{found.iterations_lost} iterations of {found.attempts} attempts were lost" if found.iterations_lost else ""
     return [*filter(None, [head, lost]), *table, interval_line(found.save_interval), *filter(None, [found.next])]
 
 
 def interval_line(found: PrintedSaveInterval) -> str:
     """Return the line on failures, saves and the best save interval."""
-    now = "" if found.iterations_now is None else f"; every {found.iterations_now} now"
+    now = "" if found.iterations_now is None else f"; now every {found.iterations_now} iterations"
     if found.iterations_best is not None and found.between_failures_s is not None and found.save_s is None:
         return (
-            f"best save interval: nothing was saved yet and {found.failures} attempts failed, one every "
+            f"best save interval: no checkpoint was saved and {found.failures} attempts failed, one every "
             f"{format_duration(found.between_failures_s)}: {found.iterations_best} iterations as a start{now}"
         )
     if found.iterations_best is None or found.between_failures_s is None or found.save_s is None:
         if found.failures >= ENOUGH_FAILURES:
             why = "the log does not show the duration of a save or an iteration"
         else:
-            why = f"unknown with {found.failures} failures; it needs {ENOUGH_FAILURES}"
+            why = f"unknown until {ENOUGH_FAILURES} attempts have failed ({found.failures} so far)"
         return f"best save interval: {why}{now}"
     lost_now = "" if found.lost_percent_now is None else f", which loses {found.lost_percent_now:.1f} %"
     return (

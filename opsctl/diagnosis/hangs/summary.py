@@ -16,7 +16,7 @@ from opsctl.run.attempts.verdict import Cause, Quote, StackGroup, Verdict
 from trainer.formats.attempt.error_file import RankStack
 
 #: Lines of the training log at the beginning and end of a silence, and the file with the last stacks of it.
-SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training goes on after "
+SILENT, GOES_ON = "opsctl: nothing was logged for ", "opsctl: the training continues after "
 SILENT_STACKS = "stacks-silent.txt"
 _HEAD = re.compile(r"^=== (rank .*)$", re.MULTILINE)
 _HEAD_PARTS = re.compile(r"rank (?P<rank>\d{1,9}) on (?P<node>\S*), pid (?P<pid>\S+), state (?P<state>\S*)")

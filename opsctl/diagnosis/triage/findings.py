@@ -32,7 +32,7 @@ STEP_CANCELLED = "slurm-step-cancelled"
 ENDING_RULES = ("slurm-job-cancelled", STEP_CANCELLED, "slurm-step-ends", "slurm-requeued", "interrupted")
 _OWN_MESSAGE_ORDER = -1
 #: Messages of opsctl itself: they are no evidence.
-_OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
+OUR_OWN = re.compile(r"(START|END) TIME: |opsctl: (?!cannot start the step)|PULSE|\[?WATCHDOG")
 #: A source line in a traceback: four spaces, of which the prefix of a rank may have taken one.
 _SOURCE_LINE = re.compile(r"   +(raise\b|return\b|with\b|if\b|for\b|assert\b|[\w.]+\(|[\w.\[\], ]+ = )| +File \"")
 #: A host that NCCL, gloo or MPI reports as the peer of a connection.
@@ -114,7 +114,7 @@ def findings_of_line(
     if len(line) > MATCHED_CHARACTERS:
         line = f"{line[: MATCHED_CHARACTERS // 2 - 5]} ... {line[-MATCHED_CHARACTERS // 2 :]}"
     parsed = read_line(line, reference)
-    if _OUR_OWN.match(parsed.text) or _SOURCE_LINE.match(parsed.text):
+    if OUR_OWN.match(parsed.text) or _SOURCE_LINE.match(parsed.text):
         return None
     best: tuple[float, Rule, re.Match[str]] | None = None
     for rule in rules.rows:

@@ -22,6 +22,7 @@ from opsctl.diagnosis.triage.collective_timeouts import WAITED_MARK, other_work
 from opsctl.diagnosis.triage.elastic import MARKS, failure_of_block, failure_of_line, task_of_srun, tasks_of_srun
 from opsctl.diagnosis.triage.findings import (
     ENDING_RULES,
+    OUR_OWN,
     STEP_CANCELLED,
     Finding,
     findings_of_line,
@@ -276,7 +277,7 @@ def _numbered(fd: int, findings: list[Finding], ends_at: float) -> list[Finding]
 def _last_lines(fd: int, source: str, begin: int, end: int) -> tuple[Quote, ...]:
     found = last_lines(fd, _LAST_LINES, begin=begin, end=end)
     lines = [printable(line.strip())[:_LONGEST_LAST] for line in found]
-    return tuple(Quote(source=source, text=line) for line in lines if line)
+    return tuple(Quote(source=source, text=line) for line in lines if line and not OUR_OWN.match(line))
 
 
 def _opened(part: LogPart) -> int:

@@ -121,23 +121,23 @@ def lines_of(triage: Triage) -> list[str]:
         fault = "user error" if triage.user_fault else "not a user error"
         fault = "user unknown" if triage.cause == Cause.CANCELLED else fault
         fault = f"by {_canceller(triage.cancelled)}" if triage.cancelled is not None else fault
-        lines.append(f"cause       {triage.cause} ({fault}), confidence {triage.confidence:.2f}")
+        lines.append(f"cause         {triage.cause} ({fault}), confidence {triage.confidence:.2f}")
     else:
-        lines.append(f"cause       {triage.summary}")
-    lines += [f"first       {_place(triage)}"] if _place(triage) else []
+        lines.append(f"cause         {triage.summary.removeprefix('cause ')}")
+    lines += [f"failed first  {_place(triage)}"] if _place(triage) else []
     if triage.is_known:
-        lines += _quotes("rests on", triage.evidence)
-    lines += _quotes("cascade", triage.cascade)
+        lines += _quotes("evidence", triage.evidence)
+    lines += _quotes("followed by", triage.cascade)
     lines += _quotes("teardown", triage.teardown)
     if not triage.is_known:
         lines += _quotes("last lines", triage.last_lines[-_LAST_LINES:], _LAST_LINES)
     lines += [
-        f"stacks      {'others wait for ' if group.is_odd else ''}{group.count} ranks ({group.ranks}): "
+        f"stacks        {'others wait for ' if group.is_odd else ''}{group.count} ranks ({group.ranks}): "
         f"{group.frames[0] if group.frames else '?'}"
         for group in triage.stacks
     ]
     lines += _loss(triage)
-    lines += [f"not read    {one}" for one in triage.unread]
+    lines += [f"not read      {one}" for one in triage.unread]
     if triage.todo:
         lines += ["", triage.todo[0], *(f"  {command}" for command in triage.todo[1:])]
     return lines
@@ -167,7 +167,7 @@ def _place(triage: Verdict) -> str:
 
 def _quotes(title: str, quotes: Sequence[Quote], most: int = _SHOWN_QUOTES) -> list[str]:
     shown = [_quoted(one) for one in quotes[:most]]
-    return [f"{title if number == 0 else '':<11} {text}" for number, text in enumerate(shown)]
+    return [f"{title if number == 0 else '':<13} {text}" for number, text in enumerate(shown)]
 
 
 def _quoted(quote: Quote) -> str:
@@ -178,7 +178,7 @@ def _quoted(quote: Quote) -> str:
 
 def _loss(triage: Triage) -> list[str]:
     if triage.attempt is None:
-        return [f"iteration   {triage.iteration} was the last one logged"] if triage.iteration is not None else []
+        return [f"iteration     {triage.iteration} was the last one logged"] if triage.iteration is not None else []
     saved = "none" if triage.checkpoint is None else f"iteration {triage.checkpoint}"
     lost = []
     if triage.lost_iterations is not None:
@@ -187,4 +187,4 @@ def _loss(triage: Triage) -> list[str]:
         lost.append(format_duration(triage.lost_s))
     if triage.lost_gpu_hours is not None:
         lost.append(f"{triage.lost_gpu_hours} GPU hours")
-    return [f"checkpoint  {saved}", f"lost        {', '.join(lost) or 'unknown'}"]
+    return [f"checkpoint    {saved}", f"lost work     {', '.join(lost) or 'unknown'}"]

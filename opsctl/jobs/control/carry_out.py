@@ -102,7 +102,7 @@ def on_queue(request: Request, asker: str, queue: Queue) -> Result:
         shown = overlap.describe(chosen)
         if request.action == Action.HOLD_QUEUED:
             queue.client.hold([job.tasks_id for job in chosen])
-            return Result(Outcome.DONE, f"held {shown}: opsctl request release-queued lets it start")
+            return Result(Outcome.DONE, f"held {shown}; to release it: opsctl request release-queued")
         if request.action == Action.RELEASE_QUEUED:
             queue.client.release([job.tasks_id for job in chosen])
             return Result(Outcome.DONE, f"released {shown}")
@@ -205,8 +205,8 @@ def _extend(request: Request, queue: Queue) -> Result:
         live = live_jobs.settled(paths, queue.cluster, queue.client)
         newer = sorted(set(overlap.live_arrays(live.jobs)) - set(request.chains))
         if newer:
-            said = f"chain {', '.join(map(str, newer))} was submitted since it was asked"
-            return Result(Outcome.TOO_LATE, f"{said}: ask again if it is to be one more")
+            said = f"chain {', '.join(map(str, newer))} was submitted after this request"
+            return Result(Outcome.TOO_LATE, f"{said}. To add one more chain, repeat the request")
         done = send_further(further, queue.cluster, queue.client, live, REQUEST)
     behind = f" behind {', '.join(done.chain.after)}" if done.chain.after else ""
     submitted = ", ".join(f"{one.chain.chain} of tasks {one.chain.array}" for one in done.all)

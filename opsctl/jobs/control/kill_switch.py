@@ -130,4 +130,4 @@ def _warn_of_jobs_that_look_elsewhere(paths: RunPaths) -> None:
 
 
 def _where(live: Sequence[SwitchReader]) -> str:
-    return "; ".join(f"job {reader.job} looks at {reader.attempt.kill_switch_path}" for reader in live)
+    return "; ".join(f"job {reader.job} checks {reader.attempt.kill_switch_path}" for reader in live)

@@ -91,8 +91,8 @@ def refuse_to_start(run: ExpandedRun) -> None:
     limit = run.options.exit_samples
     if checkpoint is not None and limit is not None and checkpoint.consumed_train_samples >= limit:
         raise OpsctlError(
-            f"{name} has come to its exit_samples, {limit}: {checkpoint.folder.name} has consumed "
-            f"{checkpoint.consumed_train_samples}, so its tasks would leave at once; raise it, or leave it out"
+            f"{name} has reached exit_samples = {limit}: {checkpoint.folder.name} has consumed "
+            f"{checkpoint.consumed_train_samples}, so its tasks would exit at once; increase exit_samples, or remove it"
         )
     switch = kill_switch.state(paths)
     if switch.is_triggered:
@@ -151,7 +151,7 @@ def what_to_wait_for(
     elif after == overlap.AUTO and holder.job_id is not None and not _is_anothers(holder, live):
         return (*waits, str(holder.job_id))
     else:
-        what = "wait for its end, or chain behind it with opsctl submit --after auto"
+        what = "wait for its end, or queue behind it with opsctl submit --after auto"
     raise OpsctlError(f"{name} is being trained by {found.told()}, which the queue does not show here; {what}")
 
 
@@ -216,7 +216,7 @@ def _of_run(paths: RunPaths, cluster: Cluster, client: SlurmReader, queue: Seque
         if elsewhere:
             raise OpsctlError(
                 f"the run is live on {other.describe()}: {overlap.describe(elsewhere)}; "
-                "cancel it there, or go on there without --cluster and with no other SLURM_CONF exported"
+                "cancel it there, or continue there: without --cluster, and without another SLURM_CONF"
             )
     return known.own(queue)
 

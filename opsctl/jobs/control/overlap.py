@@ -36,7 +36,9 @@ def what_to_wait_for(
         return tuple(str(array) for array in sorted({*arrays, *(one.array_job_id for one in unseen)}))
     if after is None:
         if arrays:
-            raise OpsctlError(f"{name} is live: {describe(live)}; chain behind it with opsctl submit --after auto")
+            raise OpsctlError(
+                f"{name} is in the queue: {describe(live)}; to queue behind it: opsctl submit --after auto"
+            )
         if unseen:
             raise OpsctlError(
                 f"{name} may be live: {CANNOT_SEE}, and nothing shows that {describe_unseen(unseen)} has ended; "
@@ -50,7 +52,7 @@ def what_to_wait_for(
     beside += [describe_unseen([one for one in unseen if one.array_job_id not in before])]
     if any(beside):
         what = ", ".join(filter(None, beside))
-        raise OpsctlError(f"{name} would run beside itself: --after {after} does not wait for {what}; use --after auto")
+        raise OpsctlError(f"{name} would run twice at once: --after {after} does not wait for {what}; use --after auto")
     return (after,)
 
 

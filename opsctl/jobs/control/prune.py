@@ -179,7 +179,7 @@ def _remove(paths: RunPaths, say: Callable[[str], None]) -> tuple[list[int], lis
             with opened_folder(paths.output, paths.checkpoints) as (root, _):
                 shutil.rmtree(name, dir_fd=root, onerror=_ignore_missing)
         except OSError as error:
-            failed.append(f"{tag} is not removed in full: {_explained(error, paths)}; the next prune goes on")
+            failed.append(f"{tag} is removed only in part: {_explained(error, paths)}; the next prune removes the rest")
             continue
         say(f"{tag} is gone")
         gone.append(iteration_of(tag) or 0)
@@ -233,7 +233,7 @@ class Plan:
             what = f"delete{there}" if verdict.goes else f"keep: {'; '.join(verdict.reasons)}"
             yield f"{one.folder.name}{size}: {what}"
         total = bytes_words(sum(one.bytes for one in self.going))
-        left = f", and what is left of {len(self.leftovers)} that an earlier prune took" if self.leftovers else ""
+        left = f", and the remains of {len(self.leftovers)} from an earlier prune" if self.leftovers else ""
         yield f"{name}: {len(self.going)} of {len(self.seen)} checkpoints can be deleted, {total}{left}"
 
     @property
@@ -296,12 +296,14 @@ def _policy(run: RunView) -> tuple[RetentionTable, tuple[str, ...]]:
     if revision is not None:
         policy = revision.file.retention
         is_other = run.loaded is not None and written != policy
-        warnings = ("the run file's [retention] is not what is published: opsctl revise publishes it",) * is_other
+        warnings = (
+            "[retention] of the run file differs from the published one; to publish it: opsctl revise",
+        ) * is_other
     if policy is None:
         hint = f" ({warnings[0]})" if warnings else ""
         raise OpsctlError(
-            f"nothing is pruned: {run.table.name} has no [retention], which says what stays; "
-            f"an empty table [retention] keeps the usual{hint}"
+            f"nothing is pruned: {run.table.name} has no [retention], which selects the checkpoints to keep; "
+            f"an empty table [retention] uses the defaults{hint}"
         )
     return policy, warnings
 

@@ -179,7 +179,7 @@ def rests(files: Files) -> Decision | None:
         return Decision(Word.RESTS, "not refilled: [array] keep_queued = 0")
     cancel = resting(files.chains, files.cancels)
     if cancel is not None:
-        what = "what was queued" if cancel.queued_only else "it"
+        what = "its queued tasks" if cancel.queued_only else "it"
         said = f"not refilled: {cancel.by} cancelled {what} at {iso(cancel.at, 'minutes')}; opsctl submit lifts that"
         return Decision(Word.RESTS, said)
     return stopped_by_failures(files.chains, files.attempts)
@@ -191,8 +191,8 @@ def stopped_by_failures(chains: Sequence[Chain], attempts: Sequence[Attempt]) ->
     if wanted is None or not failed_too_often(attempts, wanted.submitted_at):
         return None
     row = f"{FAILURE_LIMIT} attempts in a row without a new checkpoint, or one that stopped itself"
-    said = f"not refilled: {row}; opsctl attempts says why"
-    return Decision(Word.STUCK, f"{said}, opsctl submit goes on")
+    said = f"not refilled: {row}. To see why: opsctl attempts"
+    return Decision(Word.STUCK, f"{said}; to continue: opsctl submit")
 
 
 def decide(files: Files, live: live_jobs.LiveJobs) -> Decision:
@@ -219,14 +219,16 @@ def of_the_queue(
     # As many as are kept may have been taken out of the queue at once, before any of them began.
     if len(in_vain) >= FAILURE_LIMIT + keep:
         shown = ", ".join(str(one.chain) for one in in_vain)
-        said = f"not refilled: the last arrays ({shown}) left the queue and no attempt of theirs is on record"
-        return Decision(Word.STUCK, f"{said}; sacct -j {in_vain[-1].chain} and logs/ say more, opsctl submit goes on")
+        said = f"not refilled: the last arrays ({shown}) left the queue without a recorded attempt"
+        return Decision(
+            Word.STUCK, f"{said}; to see why: sacct -j {in_vain[-1].chain}, and logs/; to continue: opsctl submit"
+        )
     missing = arrays_missing(live.jobs, keep, upkeep.left_s, upkeep.per_task_s, upkeep.tasks)
     queued = len(arrays_behind(live.jobs))
     if missing:
         there = f"{_arrays(queued)} queued behind the live one" if live.jobs else "nothing in the queue"
         return Decision(Word.MISSING, there, missing)
-    enough = "" if queued >= keep else ", enough for what is left of the training"
+    enough = "" if queued >= keep else ", enough for the rest of the training"
     return Decision(Word.ENOUGH, f"{_arrays(queued)} queued{enough}, nothing to do")
 
 

@@ -104,7 +104,7 @@ def resolve(name: str, asked: RequestOptions, seen: Seen) -> Meant:
 
 def send(paths: RunPaths, request: Request) -> str:
     """Leave the request; its id. Raises OpsctlError where it cannot be written."""
-    with explained_disk_errors(paths, "nothing was asked"):
+    with explained_disk_errors(paths, "no request was made"):
         return requests.ask(paths, request)
 
 
@@ -164,9 +164,9 @@ def _by_record(name: str, said: Request, seen: Seen, job: str | None) -> Meant:
     """Use the lease where Slurm shows nothing: the job with a heartbeat runs, whatever Slurm shows."""
     running = seen.trains
     if running is None or said.action not in OF_A_JOB:
-        raise OpsctlError(f"{name}: cannot tell what of it is there to {said.action}: {seen.why_blind}")
+        raise OpsctlError(f"{name}: cannot see which of its jobs to {said.action}: {seen.why_blind}")
     if job not in (None, running.display_id):
-        raise OpsctlError(f"{name}: cannot tell what job {job} is: {seen.why_blind}")
+        raise OpsctlError(f"{name}: cannot see job {job}: {seen.why_blind}")
     return Meant(_for(said, running.user, running.display_id, running.id), running.display_id)
 
 
@@ -180,8 +180,8 @@ def _one_job(name: str, said: Request, live_jobs: Sequence[Job], seen: Seen, wan
     if chosen is None and running:
         raise OpsctlError(f"{name}: several jobs run, name one with --job: {overlap.describe(running)}")
     if chosen is None:
-        what = "opsctl request cancel-queued cancels what is queued" if live_jobs else "opsctl submit starts it"
-        does: str = "tell its stacks" if said.action is Action.STACKS else said.action
+        what = "to cancel queued tasks: opsctl request cancel-queued" if live_jobs else "to start it: opsctl submit"
+        does: str = "print its stacks" if said.action is Action.STACKS else said.action
         raise OpsctlError(f"{name}: nothing runs that could {does}: {_shown(live_jobs)}; {what}")
     if chosen not in running:
         job = wanted or chosen.display_id

@@ -245,8 +245,8 @@ def _refuse_new_branch(paths: RunPaths, one: SetAside, read_curves: ReadCurves) 
     there += [found.name for found in read_curves(paths.tensorboard, point, None) if found.beyond]
     if there:
         raise OpsctlError(
-            f"the training has gone on since that rollback: {there[0]} is new; opsctl checkpoints rollback --to "
-            f"{one.to} sets that aside first, then rollback --undo {one.number} brings back what was before"
+            f"the training has continued since that rollback and saved {there[0]}; opsctl checkpoints rollback --to "
+            f"{one.to} sets it aside, then rollback --undo {one.number} restores the earlier checkpoints"
         )
 
 
@@ -279,7 +279,7 @@ def _explained(paths: RunPaths, what: str) -> Iterator[None]:
         said = file_problem(error, paths.output)
         if isinstance(error, PermissionError) and not isinstance(error, Untrusted):
             said = f"{said}; {way_in(paths.output)}"
-        raise OpsctlError(f"cannot {what}: {said}; the same command goes on where this ended") from None
+        raise OpsctlError(f"cannot {what}: {said}; to continue, repeat the command") from None
 
 
 def _has_gone_on(paths: RunPaths, one: SetAside) -> bool:

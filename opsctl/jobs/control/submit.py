@@ -81,7 +81,7 @@ def check(loaded: LoadedRun, options: ChainOptions, files: bool = True) -> Check
     UsageError for what cannot run, OpsctlError where only the run's owner may publish it.
     """
     if options.nodes is not None and options.nodes < 1:
-        raise UsageError(f"--nodes {options.nodes}: allowed is 1 or more")
+        raise UsageError(f"--nodes {options.nodes}: expected 1 or more")
     array = one_at_a_time(options.array or loaded.file.array.tasks)
     expanded, warnings = check_run(loaded, options.nodes, files, margin=False)
     run, chain = expanded.on(None), expanded.with_arguments(options.arguments)

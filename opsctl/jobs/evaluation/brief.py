@@ -78,7 +78,7 @@ def seen_in(lines: list[Evaluated], over: Collection[int] = ()) -> EvaluationSee
         said = f"iteration {last.iteration} {last.what}, {of}, at {iso(last.at, 'minutes')}"
         parts.append(f"{said} ({last.detail})" if last.detail else said)
     if is_open:
-        parts.append(f"begun or asked for: {', '.join(map(str, is_open))}")
+        parts.append(f"running or queued: {', '.join(map(str, is_open))}")
     if given_up:
         parts.append(f"tried {MOST_TRIES} times without success: {', '.join(map(str, given_up))}")
     return EvaluationSeen(

@@ -203,7 +203,7 @@ class Evaluation:
                 with contextlib.suppress(OSError):
                     request.unlink()
             _raise_if_interrupted(code)
-        return manifest, f"lm-eval ended with exit code {code}: what it printed says why" if code else ""
+        return manifest, f"lm-eval failed with exit code {code}: see its output" if code else ""
 
     @contextlib.contextmanager
     def _exported(self, due: Due) -> Iterator[tuple[Path, Manifest | None, str]]:
@@ -221,13 +221,13 @@ class Evaluation:
                 found = manifest_or_fault(checkpoint)
                 if isinstance(found, str) or digest_here(checkpoint) != due.of:
                     why = found if isinstance(found, str) else "it was saved again: the next evaluation takes that"
-                    yield model, None, f"{checkpoint.name} is not what was to be evaluated any more: {why}"
+                    yield model, None, f"{checkpoint.name} has changed since its evaluation was planned: {why}"
                     return
                 words = [f"--output={model}", f"--step={due.iteration}", f"--name={self.name}"]
                 words += [f"--dtype={self.settings.table.dtype}"] if self.settings.table.dtype else []
                 code = self.trainer("trainer.convert.hf.export_program", [*words, "--", str(self.paths.checkpoints)])
             _raise_if_interrupted(code)
-            yield model, found, f"the export ended with exit code {code}: what it printed says why" if code else ""
+            yield model, found, f"the export failed with exit code {code}: see its output" if code else ""
         finally:
             shutil.rmtree(model, ignore_errors=True)
 

@@ -112,7 +112,7 @@ def _record(paths: RunPaths, due: Due, command: BackgroundCommand, detail: str =
         append(paths, line)
     except OSError as error:
         raise OpsctlError(
-            f"{tag_of(due.iteration)} is not asked for: {file_problem(error, paths.evaluations)}"
+            f"{tag_of(due.iteration)} cannot be recorded: {file_problem(error, paths.evaluations)}"
         ) from None
 
 
@@ -124,7 +124,7 @@ def _why_not(paths: RunPaths, due: Due, stands: Standing, client: SlurmClient, a
     line = stands.under_way
     if line is None or not _is_there(line, client):
         return ""
-    return f"asked for at {iso(line.at, 'minutes')} by {line.by} as {line.errand}"
+    return f"submitted at {iso(line.at, 'minutes')} by {line.by} as {line.errand}"
 
 
 def _is_there(line: Evaluated, client: SlurmClient) -> bool:

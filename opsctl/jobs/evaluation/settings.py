@@ -55,7 +55,7 @@ def settings_of(run: RunView) -> Settings | None:
     if revision is not None and revision.damage:
         raise OpsctlError(revision.damage)
     others = tuple(
-        f"revision {one.name} of {one.created_by} is passed over: what it names would run as you" for one in passed_over
+        f"revision {one.name} of {one.created_by} is skipped: its programs would run as you" for one in passed_over
     )
     if revision is not None:
         written = run.loaded.file.evaluation if run.loaded else None

@@ -80,6 +80,6 @@ def cancel_pending(task: Task, find: Callable[[], list[int]]) -> None:
     try:
         chains = find()
         task.client.cancel(chains, pending_only=True)
-        task.log.add_line(f"opsctl: cancelled what was pending of {', '.join(map(str, chains)) or 'no chain'}")
+        task.log.add_line(f"opsctl: cancelled the pending tasks of {', '.join(map(str, chains)) or 'no chain'}")
     except (SlurmError, OSError) as error:
-        task.log.add_line(f"opsctl: what is pending could not be cancelled: {error}")
+        task.log.add_line(f"opsctl: the pending tasks could not be cancelled: {error}")

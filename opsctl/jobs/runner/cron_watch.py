@@ -75,7 +75,7 @@ class CronWatch(WatchThread):
         except (OpsctlError, OSError) as error:
             self.report_trouble(f"opsctl: the cron cannot be seen: {error}")
         except Exception as error:  # whatever it is, the training goes on
-            self.report_trouble(f"opsctl: the look at the cron failed: {error!r}")
+            self.report_trouble(f"opsctl: the check of the cron failed: {error!r}")
         return min(MOST_S, max(self.least_s, self._period_s / 10))
 
     def _checked(self) -> float:
@@ -96,7 +96,7 @@ class CronWatch(WatchThread):
         if is_over == self._noted:
             return
         if is_over and chain is not None:
-            text = f"the cron carried by {chain.carrier()} has not ticked for two periods, says the training"
+            text = f"the cron carried by {chain.carrier()} has not ticked for two periods (seen by the training job)"
             option = cron_folder_option()
             todo = f"opsctl cron status{option}; opsctl cron start{option}"
             alerts.note(self.paths, [Noted(KEY, "critical", text, todo)], now())

@@ -109,7 +109,7 @@ class HangWatch(Watch):
             return
         if self._looks and not self.ends:
             silent = format_duration(self._clock() - self._heard_at)
-            self.report(f"{summary.GOES_ON}{silent} without a word")
+            self.report(f"{summary.GOES_ON}{silent} without output")
         self._heard_at = self._clock()
         if any(map(is_of_an_iteration, signs)):  # the others are also printed on the way there
             self._is_starting = False

@@ -95,7 +95,7 @@ def end_line(ended: Attempt) -> str:
 def lost_line(ended: Attempt) -> str:
     """Return the line of the training log about an attempt that could not record its end."""
     note = f" ({ended.note})" if ended.note else ""
-    return f"opsctl: attempt {ended.number}, job {ended.display_id}, left without a word: {ended.reason}{note}"
+    return f"opsctl: attempt {ended.number}, job {ended.display_id}, did not record its end: {ended.reason}{note}"
 
 
 def with_verdict(task: Task, paths: RunPaths, ended: Attempt, step_end: StepEnd) -> Attempt:

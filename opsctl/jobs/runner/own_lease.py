@@ -97,9 +97,9 @@ def wait_for_turn(
 
 def _waiting(holder: Holder, patience: WaitPolicy) -> str:
     return (
-        f"opsctl: {holder.named()} has the lease on this run (number {holder.number}): waiting for its end, "
-        f"for its heartbeat to stand still for {format_duration(patience.silent_s)}, "
-        f"and no longer than {format_duration(patience.alive_s)} while that goes on"
+        f"opsctl: {holder.named()} has the lease on this run (number {holder.number}): waiting until it has ended, "
+        f"or its heartbeat has stopped for {format_duration(patience.silent_s)}, "
+        f"at most {format_duration(patience.alive_s)} while the heartbeat continues"
     )
 
 
@@ -122,6 +122,6 @@ class LeaseHeartbeat(WatchThread):
             trouble = f"{error.filename or self.lease.paths.lease}: {error.strerror or error}"
         except ValueError as error:  # the folder was moved this very moment
             trouble = str(error)
-        failing = f"opsctl: the lease's heartbeat fails, the training goes on: {trouble}" if trouble else ""
+        failing = f"opsctl: the lease's heartbeat fails, the training continues: {trouble}" if trouble else ""
         self.report_trouble(failing, "opsctl: the lease's heartbeat is back")
         return None if self.lost else self.every_s

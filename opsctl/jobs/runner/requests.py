@@ -201,9 +201,9 @@ class RequestHandler(WatchThread):
                 return
             for asked in self._asked_saves:
                 if note.problem:
-                    self._answer(asked, Outcome.FAILED, f"not saved, the training goes on: {note.problem}")
+                    self._answer(asked, Outcome.FAILED, f"not saved, the training continues: {note.problem}")
                 else:
-                    self._answer(asked, Outcome.DONE, f"saved iteration {note.iteration}; the training goes on")
+                    self._answer(asked, Outcome.DONE, f"saved iteration {note.iteration}; the training continues")
             self._asked_saves = []
         if self._saves:
             write_state(root, self._folder() / SAVE_REQUEST, SaveRequest(self._saves[0].id))
@@ -220,7 +220,7 @@ class RequestHandler(WatchThread):
             except SlurmError as error:
                 self._answer(asked, Outcome.FAILED, f"nothing was stopped: {error}")
                 return
-        more = "; what is queued goes on"
+        more = "; queued tasks stay queued"
         if ending == Ending.REQUEUED:
             more = ""
         elif request.queued_too:
@@ -260,7 +260,9 @@ class RequestHandler(WatchThread):
         except SlurmError as error:
             if signals.ended_at is None:  # else Slurm has begun with it, and ended what asked for it too
                 return Outcome.FAILED, f"{words}, but {error}"
-        again = "Slurm starts it again in some minutes; meanwhile the next task, if there is one, goes on"
+        again = (
+            "Slurm starts it again in some minutes; until then the next task, if there is one, continues the training"
+        )
         return Outcome.DONE, f"{words}; job {job.display_id} is back in the queue: {again}"
 
     def _take_stacks(self, asked: Asked) -> None:

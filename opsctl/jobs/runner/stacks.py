@@ -104,7 +104,7 @@ def take_stacks(words: list[str], ranks: int, environment: Mapping[str, str]) ->
     stacks = [one for line in lines if b'"group":' not in line and (one := decode(line, RankStack)) is not None]
     if not stacks:
         why = next((line.strip() for line in err.splitlines() if line.strip()), "nothing was printed")
-        raise OpsctlError(f"no rank has told its stack: {why}")
+        raise OpsctlError(f"no rank printed its stack: {why}")
     return Taken(tuple(joined(stacks)), tuple(progress), ranks)
 
 

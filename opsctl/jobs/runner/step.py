@@ -171,7 +171,7 @@ class Step:
             except OSError as error:
                 self.log.add_line(f"opsctl: {why}, but {self.stop_request} cannot be written: {error.strerror}")
                 return
-            self.log.add_line(f"opsctl: {why}: asked the trainer to save and leave ({self.stop_request})")
+            self.log.add_line(f"opsctl: {why}: asked the trainer to save and exit ({self.stop_request})")
 
     def _check_watches(self) -> None:
         """Report what the watches found; end the step where it hangs or ignores a request."""
@@ -192,7 +192,7 @@ class Step:
     def _leave_overtaken(self, why: str) -> None:
         """Ask the trainer to leave because another job has the lease."""
         self._is_overtaken = True
-        self.log.add_line(f"opsctl: the lease is lost: {why}; the trainer is asked to leave")
+        self.log.add_line(f"opsctl: the lease is lost: {why}; the trainer is asked to exit")
         try:
             request_stop(self.root, self.stop_request, f"the lease is lost: {why}")
         except OSError as error:
@@ -211,9 +211,9 @@ class Step:
         late_s = now - self._leaving_since - self.leave_s
         if late_s > 0 and not self.ended_hard:
             self.ended_hard = True
-            what = "was asked to leave" if self._is_overtaken else "left"
+            what = "was asked to exit" if self._is_overtaken else "began to exit"
             late = f"{what} {self.leave_s:.0f} s ago and the step is still there"
-            late = "was asked to leave and has not said in time that it does" if self.ended_on_request else late
+            late = "was asked to exit and did not begin to exit in time" if self.ended_on_request else late
             late = "hangs" if self.ended_hung else late
             self.log.add_line(f"opsctl: the trainer {late}: ending it")
             self._signal_srun(signal.SIGTERM)  # srun has Slurm kill the step's processes

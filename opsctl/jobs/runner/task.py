@@ -181,9 +181,9 @@ def this_task(
     revision, passed_over = newest_for_task(paths, only_owners)
     log = MainLog(paths.output, paths.main_log)
     for other in passed_over:
-        log.add_line(f"opsctl: revision {other.name} of {other.created_by} is passed over: {_ONLY_OWNERS}")
+        log.add_line(f"opsctl: revision {other.name} of {other.created_by} is skipped: {_ONLY_OWNERS}")
     if revision is None:
-        why = f"{_ONLY_OWNERS}, and there is none" if passed_over else "there is none"
+        why = _ONLY_OWNERS if passed_over else "none was published"
         revision = no_revision(paths.output, paths.revisions, f"no revision in {paths.revisions}: {why}; opsctl revise")
     allocation = read_allocation(os.environ)
     return Task(

@@ -127,7 +127,7 @@ def needs_internet(text: str) -> bool:
     words = [word for _, line in header(text) if line.startswith(_OURS) for word in line.removeprefix(_OURS).split()]
     unknown = next((word for word in words if word != _INTERNET), None)
     if unknown is not None:
-        raise OpsctlError(f"{_OURS} {unknown}: the one word that may stand there is {_INTERNET}")
+        raise OpsctlError(f"{_OURS} {unknown}: the only allowed word is {_INTERNET}")
     return bool(words)
 
 
@@ -139,7 +139,7 @@ def interpreter_of(text: str) -> list[str]:
 def _check(name: str, value: str | None) -> None:
     shown = name if name.startswith("-") else f"--{name}"
     if name.startswith(_FOR_GPUS):
-        raise OpsctlError(f"#SBATCH {shown}{'=' + value if value else ''}: a cron job gets no GPU: leave it out")
+        raise OpsctlError(f"#SBATCH {shown}{'=' + value if value else ''}: a cron job gets no GPU: remove this line")
     if name not in ALLOWED:
         raise OpsctlError(f"#SBATCH {shown}: a cron job may not set it; allowed are {', '.join(sorted(ALLOWED))}")
     if value is None and name not in WITHOUT_VALUE:

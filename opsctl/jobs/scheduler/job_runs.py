@@ -102,7 +102,7 @@ def start_now(cron: Cron, file: JobFile) -> int:
     chain = read_chain(cron.paths)
     done = start_job(cron, file, chain.token if chain else "0", chain.period_s if chain else HOUR_S)
     if done.kept is not None:
-        still = f"job {done.kept.job_id}, asked for at {iso(done.kept.asked_at)}"
+        still = f"job {done.kept.job_id}, submitted at {iso(done.kept.asked_at)}"
         raise OpsctlError(f"{file.name} is {done.kept.state} still ({still}): not started twice")
     if done.problem:
         raise OpsctlError(done.problem)

@@ -66,7 +66,7 @@ def tick(cron: Cron, own: Own, clock: Callable[[], float]) -> Ticked:
     chain, why = _own_chain(cron, own, result)
     if chain is None:
         result.left = why
-        with _noted(result, "what is left of the chain"):
+        with _noted(result, "the rest of the chain"):
             _leave(cron, own)
         return result
     if chain.via == "slurm":

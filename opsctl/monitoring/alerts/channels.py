@@ -151,7 +151,9 @@ def target_of(channel: Channel, environment: Mapping[str, str]) -> Target:
     if problem:
         raise SecretRefused(f"{channel.named_in}: {problem}")
     if why_not_the_readers(channel.named_in) and not _is_harmless(channel.text):
-        raise SecretRefused(f"{channel.named_in} can be changed by others, who could have this URL read files of yours")
+        raise SecretRefused(
+            f"{channel.named_in} can be changed by other users, who could read your files through this URL"
+        )
     return Target(url=channel.text, is_open=is_open)
 
 

@@ -331,7 +331,7 @@ def _body(about: _Findings, now: datetime) -> str:
             lines += [f"  {printable(said)}" for said in one.evidence]
             lines += [f"  do: {printable(one.todo)}"] if one.todo else []
             if one.acknowledged_by:
-                lines.append(f"  {one.acknowledged_by} looks after it")
+                lines.append(f"  {one.acknowledged_by} works on it")
         blocks.append("\n".join(lines))
     return "\n".join(blocks) + "\n\nopsctl alerts ack KEY stops the reminders for all recipients"
 

@@ -72,7 +72,7 @@ def notify(
         lines += _problems(drained)
         waiting = 0 if channels else _waiting(paths)
         if waiting:
-            lines.append(f"{waiting} messages wait for a user with [alerts] channels: opsctl alerts list")
+            lines.append(f"{waiting} unsent messages wait for a user with [alerts] channels: opsctl alerts list")
         if is_whole and settings.table.heartbeat and _is_healthy(paths, findings, channels, now):
             lines += _request_heartbeat(paths, settings, environment, now, limits)
     except OSError as error:
@@ -211,7 +211,7 @@ def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime, d
         return f"would acknowledge {', '.join(alerts.meant(keys, alerts.open_alerts(paths))) or 'nothing'}"
     with explained_disk_errors(paths, "nothing was acknowledged"):
         done = alerts.acknowledge(paths, keys, why, now)
-    return f"{account_name()} looks after {', '.join(done)}" if done else "nothing is open"
+    return f"{account_name()} works on {', '.join(done)}" if done else "there are no open alerts"
 
 
 def silence_until(paths: RunPaths, until: datetime, why: str, now: datetime, dry_run: bool) -> str:

@@ -122,13 +122,13 @@ def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
         lines.append(f"{one.severity.upper():8} {keys}  {_age(one.since, now)}  {one.text}")
         if one.acknowledged_by:
             why = f": {one.acknowledged_why}" if one.acknowledged_why else ""
-            lines.append(f"         {one.acknowledged_by} looks after it since {iso(one.acknowledged_at)}{why}")
+            lines.append(f"         {one.acknowledged_by} works on it since {iso(one.acknowledged_at)}{why}")
         elif one.told_at is None:
             lines.append("         not sent yet")
         if one.todo:
             lines.append(f"         do: {one.todo}")
     if not alerts.open:
-        lines.append("nothing is open")
+        lines.append("there are no open alerts")
     for channel in alerts.channels:
         state = []
         if channel.failing_since:

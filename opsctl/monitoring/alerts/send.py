@@ -176,9 +176,9 @@ class _Sender:
         try:
             plugin = _plugin(self.task, message)
             if plugin is None:
-                return "apprise cannot read this URL: apprise --details lists what it knows"
+                return "apprise cannot read this URL: apprise --details lists the services that it knows"
             if self.task.is_open and plugin.url(privacy=True) != plugin.url(privacy=False):
-                return "there is a secret in it, and others can read it: write it into a file of yours"
+                return "it contains a secret, and other users can read it: write it into a file that only you can read"
             left = self._remember_recipients(plugin, message, parts)
             if parts and left == [0]:  # the last sender ended after the server had taken it
                 return ""

@@ -60,7 +60,7 @@ def _failed_save(snapshot: Snapshot) -> Iterator[Finding]:
     failed, last = snapshot.measured.failed_save, snapshot.checkpoint
     if failed is None or (last is not None and last.iteration >= failed.iteration):
         return
-    subject, latest = f"iteration {failed.iteration}", "there is none yet"
+    subject, latest = f"iteration {failed.iteration}", "no checkpoint is complete yet"
     if last:
         latest = f"iteration {last.iteration}'s is the last one"
     if failed.not_finite:
@@ -102,7 +102,7 @@ def _late(snapshot: Snapshot, settings: Settings, started_at: datetime) -> Itera
             f"iteration {logged.iteration} is logged" if logged else "",
             settings.saves.words() if settings.saves else "",
         ),
-        todo="opsctl logs says why a save failed; opsctl request save; is there space: opsctl watch filesystem",
+        todo="see why a save failed: opsctl logs; check the free space: opsctl watch filesystem; opsctl request save",
     )
 
 
@@ -185,7 +185,7 @@ def backups(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
                 copies.to,
                 since=oldest.saved_at,
                 evidence=(f"{oldest.name} was saved {length_words(snapshot.now - oldest.saved_at)} ago",),
-                todo="opsctl checkpoints backup says why; opsctl cron status shows whether checkpoint-backup runs",
+                todo="see why: opsctl checkpoints backup; see if checkpoint-backup runs: opsctl cron status",
             )
         since = copies.data_wanted_since
         if since is not None and snapshot.now - since > _OVERDUE:
@@ -195,13 +195,13 @@ def backups(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
                 f"{copies.to} data",
                 since=since,
                 evidence=(f"the revision that wants them there was published {age} ago",),
-                todo="what it says: opsctl backup; opsctl cron status shows whether checkpoint-backup runs",
+                todo="see why: opsctl backup; see if checkpoint-backup runs: opsctl cron status",
             )
 
 
 def _lost(one: LostCopy, others: str, to: str, subject: str, remedy: str) -> Finding:
     is_all = not (one.is_here or one.is_elsewhere)
-    elsewhere = "look for another copy: opsctl backup list; opsctl backup verify reads again what is there"
+    elsewhere = "find another copy: opsctl backup list; read the copies again: opsctl backup verify"
     return finding(
         Severity.CRITICAL if is_all else Severity.WARNING,
         f"the backup of {one.name} at {to} no longer counts{others}",
@@ -230,5 +230,5 @@ def hub_sync(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
                     f"{unsent.files} to be sent, such as {unsent.example}",
                     "none was ever sent" if last is None else f"nothing was sent {since_words(last)}",
                 ),
-                todo=f"opsctl hub sync {unsent.kind} says what is in the way; opsctl hub check; opsctl cron status",
+                todo=f"see why: opsctl hub sync {unsent.kind}; opsctl hub check; opsctl cron status",
             )

@@ -162,7 +162,7 @@ def _filling(space: Space, kind: str, points: Sequence[_Point], within_s: float)
         f"{words(left)} left, {words(pace)} more a day",
         f"{space.name} {kind}",
         evidence=(f"{words(used)} of {words(limit)} is used; it grows by {words(pace)} a day, by {over}",),
-        todo="opsctl checkpoints prune frees space; opsctl cron status shows whether that runs by itself",
+        todo="free space: opsctl checkpoints prune; see if the scheduler prunes: opsctl cron status",
     )
 
 

@@ -161,7 +161,7 @@ def _rollback(line: RolledBack | NotRolledBack) -> Finding:
         f"{line.first} to {line.last}",
         subject,
         evidence=(line.why,),
-        todo=f"opsctl logs -f: does it come past {line.last}? opsctl data inspect shows what was read there",
+        todo=f"see if it gets past iteration {line.last}: opsctl logs -f; see the data read there: opsctl data inspect",
     )
 
 

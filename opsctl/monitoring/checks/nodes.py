@@ -48,13 +48,13 @@ def nodes(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
             f"node {node.name} of the running job is {node.state}{f': {node.reason}' if node.reason else ''}",
             node.name,
             evidence=(f"sinfo: {node.name} {node.state}, job {job.display_id} runs on it",),
-            todo=f"sinfo -R -n {node.name}; opsctl exclude add {node.name} --why TEXT keeps the next job off it",
+            todo=f"sinfo -R -n {node.name}; keep the next job off it: opsctl exclude add {node.name} --why TEXT",
         )
     if len(bad) > _NAMED:
         text = f"and {len(bad) - _NAMED} more nodes of the running job are out of service: sinfo -R"
         yield warning(text, "more", todo="sinfo -R")
     for name, why in _suspects(snapshot, {node.name for node in bad}).items():
-        tests = f"opsctl probe --nodes 1 --nodelist {name} tests it; opsctl exclude add {name} --why TEXT keeps off it"
+        tests = f"test it: opsctl probe --nodes 1 --nodelist {name}; exclude it: opsctl exclude add {name} --why TEXT"
         yield warning(f"node {name} of the running job is suspect: {why}", name, evidence=(why,), todo=tests)
 
 
@@ -74,7 +74,7 @@ def _suspects(snapshot: Snapshot, bad: set[str]) -> dict[str, str]:
         for one in recent
         if one.first_failure is not None and one.first_failure.node not in one.nodes[:1]
     )
-    found = {name: f"Slurm lost it under attempt {number}" for name, number in lost.items() if name in present}
+    found = {name: f"Slurm lost it during attempt {number}" for name, number in lost.items() if name in present}
     for name, times in first.items():
         if times >= _FAILURES and name in present and name not in found:
             found[name] = f"{times} of the last {len(recent)} attempts that failed did so on it first"

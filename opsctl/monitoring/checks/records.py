@@ -38,7 +38,7 @@ def unpublished(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
     todo = "ask its author; opsctl revise publishes it for the queued jobs"
     if published.problem:
         text = f"the run file was edited and cannot be published: {published.problem}"
-        todo = "opsctl plan shows what is wrong; then opsctl revise"
+        todo = "see what is wrong: opsctl plan; then opsctl revise"
     differs = f"differs in {', '.join(published.differs)}" if published.differs else ""
     evidence = (f"{published.name}, published by {published.by}, is what tasks read", differs)
     yield warning(text, evidence=evidence, todo=todo)
@@ -55,7 +55,7 @@ def identity(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
         return
     here, is_what = found.here, found.place.describe()
     if found.place.standing is Standing.COPY:
-        remedy, todo = "opsctl submit makes it a run of its own", "opsctl submit"
+        remedy, todo = "opsctl submit makes it a new run", "opsctl submit"
         if snapshot.is_finished:  # then a submit is refused
             remedy = "it is finished, so there is nothing to submit"
             todo = "to train it further, raise the length of the training in the run file; opsctl submit"

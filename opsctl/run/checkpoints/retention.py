@@ -49,7 +49,7 @@ class Copies:
             return f"not verified in {line.to}"
         if line.to not in self.named:
             return f"{line.to} is not in [backup] to"
-        why = "" if self.answers is None else self.answers.get(line, "was not asked")
+        why = "" if self.answers is None else self.answers.get(line, "was not checked")
         return f"{line.to}: {why}" if why else ""
 
 

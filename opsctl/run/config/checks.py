@@ -314,9 +314,7 @@ def _environment_problems(file: RunFile, folder: Path) -> list[str]:
     script = file.run.environment
     if script is None or (folder / script).is_file():
         return []
-    return [
-        f"[run] environment: no file {script}; it is sourced on every node, leave it out if there is nothing to set"
-    ]
+    return [f"[run] environment: no file {script}; every node sources it; remove the key if there is nothing to set"]
 
 
 def _texts(file: RunFile) -> list[str]:

@@ -99,7 +99,7 @@ class ExpandedRun:
         try:
             for key in given(one_off):
                 if key in NOT_A_CHAINS:
-                    raise UsageError(f"{BY_KEY[key].name} belongs to the run, not to one chain: leave it out")
+                    raise UsageError(f"{BY_KEY[key].name} belongs to the run, not to one chain: remove it")
             options, layout = parsed(self.file, arguments, self.layout.world_size)
         except OptionsError as error:
             raise UsageError(f"after --: {error}") from None

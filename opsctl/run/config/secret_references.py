@@ -36,9 +36,9 @@ def form_problem(text: str) -> str | None:
     """Why this is no channel at all, without repeating it: it may be a secret that lost its beginning."""
     kind, rest = kind_of(text), text.partition(":")[2]
     if not text.isprintable() or not kind or not rest.strip():
-        return f"no channel; allowed is {RULE}"
+        return f"no channel; expected {RULE}"
     if kind not in (*REFERENCES, HOOK) and not rest.startswith("//"):
-        return f"no channel; allowed is {RULE}"
+        return f"no channel; expected {RULE}"
     return None
 
 
@@ -59,11 +59,11 @@ def secret_in(url: str) -> str | None:
         if value and _SECRET_KEY.search(key):
             return "a password or key among its options"
         if _TOKEN.fullmatch(value) and "@" not in value:
-            return "what looks like a key among its options"
+            return "a probable key among its options"
     user = parts.username or ""
     for segment in (*parts.path.split("/"), user):
         if _TOKEN.fullmatch(unquote(segment)):
-            return "what looks like a key in its path"
+            return "a probable key in its path"
     return None
 
 

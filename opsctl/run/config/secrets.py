@@ -95,7 +95,7 @@ def _of_file(path: Path) -> str:
             raise SecretRefused(f"{path} is {kind_of_file(found.st_mode)} where a file is expected")
         if found.st_uid not in (0, os.geteuid()):
             raise SecretRefused(
-                f"{path} belongs to {account_name(found.st_uid)}: a secret is read from a file of yours"
+                f"{path} belongs to {account_name(found.st_uid)}: opsctl reads secrets only from your own files"
             )
         mode = stat.S_IMODE(found.st_mode)
         if mode & 0o077:

@@ -53,9 +53,9 @@ def why_refused(key: str) -> str | None:
     if key in _REASONS:
         return _REASONS[key]
     if key in EVALUATE_ONLY:
-        return "a run trains: give it to python -m trainer.pretrain_gpt in a job of its own"
+        return "a run always trains: use it with python -m trainer.pretrain_gpt in a separate job"
     if key in BY_KEY and BY_KEY[key].table == "opsctl":
-        return "opsctl sets it itself: leave it out"
+        return "opsctl sets it: remove it"
     return None
 
 
@@ -97,9 +97,7 @@ def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) 
         if name not in known:
             raise RunFileError(f"{path}: {_unknown_table(name, table, known)}")
         if not isinstance(table, dict):
-            raise RunFileError(
-                f"{path}: {name} = {shown(table)} stands alone; {name} is a table: write [{name}] on a line of its own"
-            )
+            raise RunFileError(f"{path}: {name} = {shown(table)}: {name} is a table: write [{name}] on a separate line")
     for name, struct in STRUCTS.items():
         if name in written:
             _check_struct(path, name, struct, written[name])
@@ -111,7 +109,7 @@ def check_tables(path: Path, written: Mapping[str, Any], profile: bool = False) 
     for key, value in written.get("env", {}).items():
         if not isinstance(value, str):
             text = shown(value)
-            raise RunFileError(f"{path}: [env] {shown_key(key)} = {text}: allowed is text in quotes")
+            raise RunFileError(f"{path}: [env] {shown_key(key)} = {text}: expected text in quotes")
     if not profile:
         _check_required(path, written)
 
@@ -169,7 +167,7 @@ def _unknown_table(name: str, table: Any, known: tuple[str, ...]) -> str:
     near = nearest_name(name, known)
     for other in (*STRUCTS, *OPTION_TABLES):
         if not isinstance(table, dict) and name in keys_of(other):
-            return f"{label} stands outside any table: it goes into [{other}]"
+            return f"{label} is outside any table: move it into [{other}]"
     hint = f"did you mean [{near}]?" if near else "tables are " + ", ".join(f"[{one}]" for one in known)
     return f"{label} is not a known table; {hint}"
 
@@ -193,7 +191,7 @@ def _check_struct(path: Path, table: str, struct: type[msgspec.Struct], written:
             # What stands in [alerts], or as a token, may be a secret.
             is_secret = table == "alerts" or key == "token"
             what = f"[{table}] {key}" if is_secret else f"[{table}] {key} = {shown(value)}"
-            raise RunFileError(f"{path}: {what}: allowed is {_allowed(fields[key].type)}") from None
+            raise RunFileError(f"{path}: {what}: expected {_allowed(fields[key].type)}") from None
 
 
 def _allowed(type_: Any) -> str:

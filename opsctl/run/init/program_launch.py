@@ -250,6 +250,6 @@ def _launch(draft: Draft, found: Started, kind: Kind | None, asked: Sequence[Dir
     elif how == "ranks" and tasks not in (None, per_node):
         draft.note(line, f"srun starts {tasks} tasks on each node, opsctl one for each of {per_node} GPUs")
     if how == "ranks" and kind is None:
-        draft.note(line, "srun: opsctl gives each rank RANK, LOCAL_RANK and WORLD_SIZE, but no SLURM_PROCID of its own")
+        draft.note(line, "srun: opsctl gives each rank RANK, LOCAL_RANK and WORLD_SIZE, but no own SLURM_PROCID")
     if how != (kind.launch if kind else "torchrun"):
         draft.set("program", "launch", how)

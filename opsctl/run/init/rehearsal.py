@@ -73,8 +73,8 @@ def twin_of(file: RunFile, run_file: str, name: str) -> Twin:
         "env": file.env,
     }
     head = (
-        f"# A rehearsal of {json.dumps(run_file)}: the same on few nodes, small and short.\n"
-        "# Try a change here first; what is scaled says nothing of the run's own.\n"
+        f"# A rehearsal of {json.dumps(run_file)}: a small copy on few nodes.\n"
+        "# Try a change here first. Scaled values say nothing about those of the run.\n"
     )
     body = "\n".join(f"[{table}]\n{_lines(values)}" for table, values in tables.items())
     before = {**file.trainer, **file.checkpoints, "nodes": file.slurm.nodes, **{key: slurm[key] for key in times}}

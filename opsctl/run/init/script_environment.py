@@ -32,7 +32,7 @@ def take_environment(draft: Draft, command: Command, program: str, start: str, s
         draft.set("run", "environment", made.pop(0).words[1], f"line {commands[0].line}")
     elif commands:
         draft.environment_script = [_line(one) for one in made]
-        draft.set("run", "environment", "environment.sh", "beside this file; sourced on every node")
+        draft.set("run", "environment", "environment.sh", "next to this file; every node sources it")
         return
     for one in made:
         draft.set("env", one.exports, one.words[1].partition("=")[2], f"line {one.line}")

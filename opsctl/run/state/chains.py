@@ -142,7 +142,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """Return who cancelled what, and when."""
-        what = "what was queued" if self.queued_only else "its jobs"
+        what = "its queued tasks" if self.queued_only else "its jobs"
         return f"{self.by} cancelled {what} at {iso(self.at, 'minutes')}"
 
 

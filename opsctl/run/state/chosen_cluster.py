@@ -52,7 +52,7 @@ def find_cluster(name_or_folder: str) -> Cluster:
     why = None if folder.parent == named.absolute() else _why_not_ours(folder, found)
     if why is not None:
         raise UsageError(
-            f"not using the cluster in {folder}: {why}, so what it runs is not only yours and root's to decide; "
+            f"not using the cluster in {folder}: {why}, so other users could decide what it runs; "
             "set PATH and SLURM_CONF yourself if you trust it"
         )
     return found
@@ -188,7 +188,7 @@ def _is_same_file(one: str, other: str) -> bool:
 
 def _out_of_bounds(record: ClusterRecord, why: str) -> str:
     return (
-        f"the run was submitted to {record.describe()}: not asked, since {why}, and what Slurm loads from there would "
+        f"the run was submitted to {record.describe()}, not contacted: {why}, and code that Slurm loads there would "
         f"run as you; if you trust it, export SLURM_CONF={shlex.quote(record.slurm_conf or '')}, "
         "or name a cluster with --cluster"
     )

@@ -90,8 +90,8 @@ def way_in(folder: Path) -> str:
         return "ask its owner for access"
     owner = account_name(found.st_uid)
     if not found.st_mode & stat.S_IWGRP:
-        return f"only {owner} may: `group` in the run file's [run], then opsctl kill-switch arm lets a group"
-    return membership_problem(group_name(found.st_gid)) or f"ask {owner}, whose folder it is"
+        return f"only {owner} may. For a group: set `group` under [run], then opsctl kill-switch arm"
+    return membership_problem(group_name(found.st_gid)) or f"ask {owner}, the owner of the folder"
 
 
 def refuse_who_cannot_enter(paths: RunPaths) -> None:

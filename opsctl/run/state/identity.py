@@ -84,7 +84,7 @@ class Place:
         said = {
             Standing.MOVED: f"moved here from {self.was}",
             Standing.COPY: f"a copy of {self.was}: the jobs and attempts of that are not this one's",
-            Standing.UNCLEAR: f"either moved from {self.was} or a copy of it, which cannot be told from here",
+            Standing.UNCLEAR: f"either moved from {self.was} or a copy of it: this host cannot see which",
         }
         return said.get(self.standing, "")
 
@@ -192,11 +192,11 @@ def settle_identity(paths: RunPaths) -> str:
         )
     if place.standing is Standing.COPY:
         aside = set_the_originals_aside(paths)
-        return f"{paths.output} is a copy of {place.was} and from now on a run of its own; the records of that: {aside}"
+        return f"{paths.output} is a copy of {place.was} and a separate run from now on; old records: {aside}"
     run_id, is_moved = read_run_id(paths), place.standing is Standing.MOVED
     if run_id is not None:
         bind(paths, run_id, str(place.was) if is_moved else "")
-    return f"{paths.output} was {place.was} and goes on as the same run" if is_moved else ""
+    return f"{paths.output} was moved from {place.was} and continues as the same run" if is_moved else ""
 
 
 @contextlib.contextmanager

@@ -259,7 +259,7 @@ def _found(path: Path) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise OpsctlError(f"cannot look at the kill switch {path}: {error.strerror}; {way_in(path.parent)}") from None
+        raise OpsctlError(f"cannot check the kill switch {path}: {error.strerror}; {way_in(path.parent)}") from None
 
 
 def _words(text: str) -> str:

@@ -65,7 +65,7 @@ class Seen:
         """Return the holder in a sentence; empty when it is free."""
         if self.holder is None:
             return ""
-        beat = "its heartbeat cannot be told from here" if self.age_s is None else f"heartbeat {self.age_s:.0f} s ago"
+        beat = "its heartbeat cannot be seen from here" if self.age_s is None else f"heartbeat {self.age_s:.0f} s ago"
         return f"{self.holder.named()} (lease {self.holder.number}, {beat})"
 
 

@@ -215,7 +215,7 @@ def problem_of(request: Request) -> str:
     if request.action not in set(Action):
         return f"no such request: {printable(request.action[:40])}; there are {', '.join(Action)}"
     if request.action in OF_A_JOB and not _JOB.fullmatch(request.job):
-        return "it does not say which job is meant"
+        return "it names no job"
     if request.tasks is not None and not 1 <= request.tasks <= MOST_TASKS:
         return f"a chain is extended by 1 to {MOST_TASKS} tasks"
     if request.within_s is not None and request.within_s < 0:

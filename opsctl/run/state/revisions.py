@@ -199,7 +199,7 @@ def _about(sealed: Sealed, number: int, name: str) -> About:
     if about.number != number or not name.endswith(f"-{about.digest[:12]}"):
         raise ValueError(f"{ABOUT} is of {about.number:04d}-{about.digest[:12]}")
     if digest_of({name: text for name, text in sealed.texts.items() if name != ABOUT}) != about.digest:
-        raise ValueError("its files are not what was published")
+        raise ValueError("its files have changed since they were published")
     return about
 
 

@@ -199,7 +199,7 @@ def _send(
             if not moved.was_there:
                 done.files, done.bytes = done.files + 1, done.bytes + moved.bytes
         if sums != {part: reader.sum_of(file) for part, file in one.files.items()}:
-            raise OpsctlError("it changed while it was sent: the next backup sends what it is then")
+            raise OpsctlError("it changed during the transfer: the next backup sends it again")
         if noted is None:
             place.write(f"{FOLDER}/{folder}/{NOTE}", far)
         report(f"{folder}: {len(far.parts)} files, {bytes_words(sum(sizes.values()))}")
@@ -262,7 +262,7 @@ def _missing(one: OfRun, path: str) -> dict[str, Part]:
             is_same = source.bytes == part.bytes and digest_of(source) == part.xxh64
         if not is_same:
             raise OpsctlError(
-                f"{file} is there and is not what was sent, and nothing is overwritten: move it away, or give --into"
+                f"{file} exists and differs from the backup; opsctl overwrites no file: move it away, or give --into"
             )
     return missing
 

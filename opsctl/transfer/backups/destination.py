@@ -111,7 +111,7 @@ class Destination:
         if there is not None and there.run_id and not self.run_id:  # as of a restored copy, which may have its name
             raise OpsctlError(
                 f"{self.where} has the copies of the run with the id {there.run_id}, and {self.name} has no id: "
-                "give each run a place of its own in [backup] to"
+                "give each run a separate place in [backup] to"
             )
         if there is None and not emptied and self.ledger():
             raise OpsctlError(
@@ -223,7 +223,7 @@ def refuse_another_runs(
     name: str,
     run_id: str,
     where: str,
-    remedy: str = "give each run a place of its own in [backup] to",
+    remedy: str = "give each run a separate place in [backup] to",
 ) -> None:
     """Raise OpsctlError where a destination is another run's: two runs there would take each other's places."""
     if found is None:

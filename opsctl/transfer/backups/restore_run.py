@@ -123,7 +123,7 @@ def restore_run(store: Store, folder: Path, asked: Asked, flow: Flow, report: Ca
         make_folder(paths.output, paths.state)
         write_state(paths.output, paths.restored, note)
         if os.path.lexists(folder):
-            raise OpsctlError(f"{folder} is there now, and nothing is overwritten; what was fetched is in {made}")
+            raise OpsctlError(f"{folder} exists by now, and opsctl overwrites nothing; the fetched files are in {made}")
         made.rename(folder)
     return _restored(folder, note, warnings, False, report)
 
@@ -136,7 +136,7 @@ def _restored(
         report(f"warning: {warning}")
     run_file, known = folder / RUN_FILE_NAME, known_runs().get(note.name)
     if run_file.is_file() and note.is_copy and known and Path(known).is_file():
-        report(f"--run {note.name} stays {known}, also for the cron: give the copy a [run] name of its own")
+        report(f"--run {note.name} still means {known}, also for the scheduler: give the copy another [run] name")
     elif run_file.is_file():
         remember_run(note.name, run_file)
     checkpoint = "no checkpoint" if note.checkpoint is None else f"{tag_of(note.checkpoint)}, the latest"
@@ -246,7 +246,7 @@ def _settled(paths: RunPaths, output: Path, stands_as: str | None) -> tuple[str,
         raise OpsctlError(f"{place.was} still exists: give --as copy")
     if stands_as == COPY or standing is Standing.COPY:
         identity.set_the_originals_aside(paths)
-        return f"a run of its own, a copy of {place.was}", True
+        return f"a separate run, a copy of {place.was}", True
     identity.take_over(paths, output)
     if standing is Standing.SAME:
         return "the same run in its place", False

@@ -141,5 +141,7 @@ def _data_sets(run: RunView) -> list[NamedSet]:
             raise RunFileError(run.problem)
         return named_sets(check_run(run.loaded)[0].options)
     if run.options is None:
-        raise OpsctlError(f"{run.table.name} was published by another release, whose options this one does not know")
+        raise OpsctlError(
+            f"{run.table.name} was published by another release of opsctl, with options that this one does not know"
+        )
     return named_sets(run.options)

@@ -41,10 +41,12 @@ def policy_of(run: RunView, to: str | None = None, limit: str | None = None) -> 
     if run.revision is not None:
         table = run.revision.file.backup
         is_other = run.loaded is not None and written != table
-        warnings = ("the run file's [backup] is not what is published: opsctl revise publishes it",) * is_other
+        warnings = ("[backup] of the run file differs from the published one; to publish it: opsctl revise",) * is_other
     if table is None and to is None:
         hint = f" ({warnings[0]})" if warnings else ""
-        raise OpsctlError(f"{run.table.name} has no [backup], which says where to: write one, or give --to URL{hint}")
+        raise OpsctlError(
+            f"{run.table.name} has no [backup], which names the destinations: write one, or give --to URL{hint}"
+        )
     table = table or BackupTable()
     table = msgspec.structs.replace(
         table,

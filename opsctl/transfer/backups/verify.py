@@ -109,7 +109,7 @@ def _judge(
         if line != before:
             record(place.paths, [line])
     except OSError as error:
-        problems.append(f"{file_problem(error, place.paths.backups)}: what was found is not on record")
+        problems.append(f"{file_problem(error, place.paths.backups)}: the result was not recorded")
         if line.lost and before is not None and before.counts:
             # Without a ledger prune removes nothing that waits for a backup, and the next backup proves what is there.
             remove(place.paths.output, place.paths.backups)
@@ -168,7 +168,7 @@ def prove(
                         answers[known] = ""
                         proven.add(line.of)
         except OpsctlError as error:
-            answers |= {line: f"cannot be asked now: {error}" for line in of_it if line not in answers}
+            answers |= {line: f"does not answer now: {error}" for line in of_it if line not in answers}
     return answers
 
 

@@ -59,7 +59,7 @@ def understood(repo: str) -> Iterator[None]:
     except errors.HFValidationError:
         raise UsageError(f"{repo!r} is no repository's name: OWNER/NAME, or datasets/OWNER/NAME") from None
     except errors.OfflineModeIsEnabled:
-        raise Refused("HF_HUB_OFFLINE is set here, so the hub is not asked: unset it") from None
+        raise Refused("HF_HUB_OFFLINE is set, so opsctl does not contact the hub: unset it") from None
     except errors.HfHubHTTPError as error:
         raise _of_status(repo, error.response.status_code, error.response.headers) from None
     except _transport_errors() as error:
@@ -145,7 +145,7 @@ class RetryPolicy:
         """Sleep so long. Raises OutOfTime, at once, where less time is left."""
         if seconds >= self.left_s:
             raise OutOfTime(
-                f"the hub: {why}; it would have to be asked again in {seconds:.0f} s, and {self.left_s:.0f} s are left"
+                f"the hub: {why}; the next try would be in {seconds:.0f} s, and only {self.left_s:.0f} s are left"
             )
         if seconds >= WAITS_S[3]:
             self.say(f"the hub: {why}; asking again in {seconds:.0f} s")

@@ -133,7 +133,7 @@ class HubPlace:
         gone += self.remote.missing({path: there[path] for path in marks if path in there})
         if gone:
             more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-            raise OpsctlError(f"what was sent is not there any more ({gone[0]}{more}): the next sync sends it again")
+            raise OpsctlError(f"sent files are missing on the hub ({gone[0]}{more}): the next sync sends them again")
 
     def send_manifest(self, sending: Sending) -> None:
         """Put the manifest there in a commit of its own."""
@@ -278,6 +278,6 @@ def _refuse_another_runs(repo: str, found: FarNote | None, own: FarNote) -> None
     if not is_same_run((found.run, found.run_id), (own.run, own.run_id)):
         raise Refused(
             f"{repo} is another run's, {found.run} (id {found.run_id or 'unknown'}), and {own.run} has "
-            f"{f'the id {own.run_id}' if own.run_id else 'no id'}: give each run repositories of its own in [hub], or "
+            f"{f'the id {own.run_id}' if own.run_id else 'no id'}: give each run separate repositories in [hub], or "
             f"remove {NOTE} there if this run replaces it"
         )

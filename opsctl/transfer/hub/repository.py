@@ -130,7 +130,7 @@ class Repository:
                 for moment in add.values():
                     moment.check()
                 if tries == 2:
-                    raise Refused(f"{self._repo}: the hub does not keep what it is sent ({damaged})") from None
+                    raise Refused(f"{self._repo}: the hub did not store the sent files ({damaged})") from None
             except (Absent, _NoRepository):
                 raise Refused(f"{self._repo} is there no more, or has no branch {branch}") from None
         raise Refused(f"{self._repo}: others commit to {branch} again and again: try later")

@@ -175,4 +175,4 @@ def _revisions(run: RunView) -> Table:
 def _alerts(run: RunView) -> Sequence[Mark]:
     """Return the sent alerts, placed by the clock, since a message has no iteration."""
     told = alert_log.messages(alert_log.events(run.paths))
-    return [Mark(ALERT, -1, f"told: {one.title}", one.at.timestamp()) for one in told]
+    return [Mark(ALERT, -1, f"alert sent: {one.title}", one.at.timestamp()) for one in told]

@@ -38,7 +38,7 @@ def timeline(found: Sequence[Stretch]) -> list[html_page.Stretch]:
         for (part, _), ms in one.amounts.items():  # as they come: nothing queued, then waiting
             if ms:
                 kind = _KINDS.get(part, "not known")
-                told.append(_bar(kind, at_ms, at_ms + ms, f"{kind} for {format_duration(ms / 1000)}"))
+                told.append(_bar(kind, at_ms, at_ms + ms, f"{words((part, ''))} for {format_duration(ms / 1000)}"))
                 at_ms += ms
     return told
 

@@ -96,8 +96,8 @@ def far_lines(run: FarRun, width: int, colour: bool) -> list[str]:
     rows += [("checkpoint", _checkpoint(run)), *(("incomplete", one) for one in run.incomplete)]
     if run.watchdog is not None:
         at = _said_at(run)
-        rows.append(("watchdog", f"{run.watchdog.text}{f', said {_since(at, run.at)} ago' if at else ''}"))
-    rows.append(("not known", ", ".join(NOT_KNOWN) + ": that is asked where the run is"))
+        rows.append(("watchdog", f"{run.watchdog.text}{f', {_since(at, run.at)} ago' if at else ''}"))
+    rows.append(("not known", ", ".join(NOT_KNOWN) + ": only the run's cluster knows these"))
     return [first + (" " * gap + clock if gap >= 2 else ""), *labelled(rows, width)]
 
 
@@ -134,7 +134,7 @@ def _printed_checkpoint(far: FarCheckpoint) -> PrintedFarCheckpoint:
 def _age(run: FarRun) -> str:
     if run.log_commit is None:
         return "now"
-    return "at a time that it does not tell" if run.log_sent_at is None else f"{_since(run.log_sent_at, run.at)} ago"
+    return "at an unknown time" if run.log_sent_at is None else f"{_since(run.log_sent_at, run.at)} ago"
 
 
 def _checkpoint(run: FarRun) -> str:

@@ -33,12 +33,12 @@ _BEGIN = (
 _EVERYTHING = Step("opsctl help", "every command in a line")
 _BY_STATE: dict[str, tuple[Step, ...]] = {
     "unsubmitted": (
-        Step("opsctl plan", "sizes, days and layout; says what cannot run"),
+        Step("opsctl plan", "sizes, days and layout; refuses a run that cannot work"),
         Step("opsctl doctor", "what is missing here, and the command that fixes it"),
         Step("opsctl submit", "put it into the queue"),
     ),
     "waiting": (
-        Step("opsctl queue", "what is before it"),
+        Step("opsctl queue", "the jobs and what they wait for"),
         Step("opsctl status --watch", "stay and see it start"),
     ),
     "held": (
@@ -56,8 +56,8 @@ _BY_STATE: dict[str, tuple[Step, ...]] = {
         Step("opsctl submit", "resume from the last checkpoint"),
     ),
     "unknown": (
-        Step("opsctl doctor", "why Slurm cannot be asked"),
-        Step("opsctl status", "what the run's files say"),
+        Step("opsctl doctor", "why Slurm does not answer"),
+        Step("opsctl status", "the state by the run's files"),
     ),
 }
 _ASK_SLURM = ("opsctl doctor", "opsctl submit")
@@ -71,7 +71,7 @@ _STOPPED = (
 )
 _SICK = (
     Step("opsctl triage", "what killed it, which node, and what to do"),
-    Step("opsctl on-call", "what happened and what is open, to paste into a chat"),
+    Step("opsctl on-call", "the handover: past events and open problems"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The hand-over as text that can be pasted into a chat: plain, in the order in which one reads it. Pure."""
+"""The handover as text that can be pasted into a chat: plain, in the order in which one reads it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso
 from opsctl.monitoring.finding import rough
-from opsctl.monitoring.on_call import Facts, HandOver
+from opsctl.monitoring.on_call import Facts, Handover
 from opsctl.monitoring.snapshot import queue_order
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.status.queue import why
@@ -20,10 +20,10 @@ WIDTH = 100
 _STAMP = len("03-01 08:00  ")
 
 
-def hand_over_lines(facts: Facts, told: HandOver, since: datetime, now: datetime) -> list[str]:
+def handover_lines(facts: Facts, told: Handover, since: datetime, now: datetime) -> list[str]:
     """Return what happened, what is open and what is queued; no line longer than WIDTH unless a word is."""
     length = rough((now - since).total_seconds())
-    lines = [f"{facts.name}: hand-over at {iso(now, 'minutes')}, of {length} since {iso(since, 'minutes')}"]
+    lines = [f"{facts.name}: handover at {iso(now, 'minutes')}, the last {length}, since {iso(since, 'minutes')}"]
     if facts.overview is None:
         return [*_wrapped(lines[0], 0), *_wrapped(f"  cannot be read: {facts.problem}", 4)]
     lines += [f"now      {_now(facts)}", "happened", *_happened(told), "open", *_open(facts, told, now)]
@@ -52,7 +52,7 @@ def _now(facts: Facts) -> str:
     return "; ".join(parts)
 
 
-def _happened(told: HandOver) -> Iterator[str]:
+def _happened(told: Handover) -> Iterator[str]:
     for one in told.happened:
         yield f"  {one.at.astimezone():%m-%d %H:%M}  {one.text}"
     for text in told.unread:
@@ -61,13 +61,13 @@ def _happened(told: HandOver) -> Iterator[str]:
         yield "  nothing"
 
 
-def _open(facts: Facts, told: HandOver, now: datetime) -> Iterator[str]:
+def _open(facts: Facts, told: Handover, now: datetime) -> Iterator[str]:
     for finding in facts.findings:
         story = finding.story(now)
         yield f"  {finding.severity.name.lower()}: {finding.finding.text}" + (f" [{story}]" if story else "")
     for request in told.requests:
         why_ = f" ({request.why})" if request.why else ""
-        yield f"  {request.asked_by} waits for an answer: {request.action or '?'}{why_}"
+        yield f"  no answer yet to the request of {request.asked_by}: {request.action or '?'}{why_}"
     if told.unsent_alerts:
         yield f"  {told.unsent_alerts} alert{'s' if told.unsent_alerts != 1 else ''} not sent yet: opsctl alerts list"
     if not (facts.findings or told.requests or told.unsent_alerts):

@@ -22,7 +22,7 @@ _WAITS_FOR: dict[str, str] = {
     Reason.BEGIN_TIME: "its begin time",
     Reason.PRIORITY: "jobs of higher priority",
     Reason.RESOURCES: "free nodes",
-    Reason.NONE: "the scheduler to look at it",
+    Reason.NONE: "Slurm's scheduler to consider it",
 }
 _HELD: dict[str, str] = {
     Reason.HELD_BY_USER: "held by its owner",

@@ -270,11 +270,11 @@ def _attempt(attempt: Attempt, seen: Snapshot) -> str:
     if attempt.is_open:
         said += f"began at {iso(attempt.opened_at, 'minutes')} from iteration {attempt.iteration_at_start or 0}"
         if any(one.runs_since_attempt == attempt.number for one in seen.unseen):
-            said += "; whether it runs cannot be seen here"
+            said += "; this host cannot see if it still runs"
         elif seen.writer_elsewhere is not None and seen.writer_elsewhere.attempt == attempt.id:
-            said += "; the queue does not show it here, and it goes on"
+            said += "; this queue does not show its job, but it continues"
         elif seen.blind is None and _is_gone(attempt, seen):
-            said += "; its job is gone: opsctl attempts says how it ended"
+            said += "; its job is gone. To see how it ended: opsctl attempts"
         return said
     said += ending_words(attempt.reason or Ending.UNKNOWN)
     if attempt.iteration_at_end is not None:
@@ -365,7 +365,7 @@ def refill_line(chains: Sequence[Chain], extras: Extras) -> str:
     cancel = resting(chains, extras.cancels)
     if cancel is None:
         return ""
-    return f"paused: {cancel.describe()}; opsctl submit lets it continue"
+    return f"paused: {cancel.describe()}; to continue: opsctl submit"
 
 
 def alerts_line(channels: Sequence[ChannelSeen], extras: Extras, now: datetime) -> str:

@@ -28,7 +28,7 @@ _OLD_S = 5.0
 
 def answer_age(age_s: float) -> str:
     """Return how old Slurm's answer about the queue is, as a line of a screen; empty for one of now."""
-    return f"Slurm was asked {age_s:.0f} s ago" if age_s > _OLD_S else ""
+    return f"Slurm's answer is {age_s:.0f} s old" if age_s > _OLD_S else ""
 
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -193,7 +193,7 @@ def _trouble(shown: Shown, now: datetime, colour: bool) -> list[str]:
     lines = []
     late_s = (now - shown.looked_at).total_seconds() if shown.looked_at is not None else 0.0
     if not shown.problem and late_s > LATE_S:
-        said = f"the last look is {rough(late_s)} old: the file system or Slurm lets this one wait"
+        said = f"this screen is {rough(late_s)} old: the file system or Slurm answers slowly"
         lines.append(paint(said, YELLOW, colour))
     if shown.problem:
         since = f", so this is {ago(shown.looked_at, now)} old" if shown.looked_at is not None else ""

@@ -80,7 +80,7 @@ class BatchHistory:
             first = self.stretches[0]
             raise DataError(
                 f"{what}: the samples of an iteration are unknown before iteration {first.iteration:,} (sample "
-                f"{first.samples:,}), for the checkpoint's history does not say the batch sizes until then"
+                f"{first.samples:,}), because the checkpoint's history has no batch sizes before it"
             )
         return found[-1]
 

@@ -59,7 +59,7 @@ def _refuse_larger_tokenizer(options: Mapping[str, Any], size: int) -> None:
             tokens = _largest_id(_json(Path(options["vocab_file"]))) + 1
     if tokens is not None and tokens > size:
         raise DataError(
-            f"the tokenizer has {tokens:,} tokens, more than --vocab-size {size:,}: give as many, or leave it out"
+            f"the tokenizer has {tokens:,} tokens, more than --vocab-size {size:,}: give that, or remove the option"
         )
 
 

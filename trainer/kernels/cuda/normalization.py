@@ -127,7 +127,7 @@ class CudaNorms:
             raise ValueError(why_not)
         for other in others:
             if other is not None and other.dtype != x_rh.dtype:
-                raise ValueError(f"{other.dtype} beside rows of {x_rh.dtype}: the norm kernels take one dtype")
+                raise ValueError(f"{other.dtype} with rows of {x_rh.dtype}: the norm kernels take one dtype")
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def _compiler_for(artifact: Artifact) -> str:
     if found is None:
         raise CompilerError("no C++ compiler here: install g++ (Debian: apt-get install g++)")
     if "-fopenmp" in artifact.flags and not found.has_openmp:
-        raise CompilerError(f"{found.path} is not GCC, whose OpenMP is the one of torch's threads: install g++")
+        raise CompilerError(f"{found.path} is not GCC, and torch's threads use GCC's OpenMP: install g++")
     return found.version
 
 

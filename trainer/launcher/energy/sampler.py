@@ -251,7 +251,7 @@ def missing() -> str | None:
     """Return what is missing for measuring, with what to type; None if nothing is."""
     if importlib.util.find_spec("codecarbon") is not None:
         return None
-    return f"codecarbon is not installed for {sys.executable}: {install_command('carbon')}, or leave the option out"
+    return f"codecarbon is not installed for {sys.executable}: {install_command('carbon')}, or remove the option"
 
 
 class Tracker:

@@ -58,7 +58,7 @@ DATA: tuple[Option, ...] = group(
     text("--valid-weighted-split-paths-path", "A file with the validation groups."),
     text("--test-weighted-split-paths-path", "A file with the test groups."),
     choice("--data-impl", ("infer", "mmap"), "infer", "How data files are read.", notice=_MAPPED),
-    text("--data-cache-path", "Folder of the sample-order files; beside the data when not given."),
+    text("--data-cache-path", "Folder of the sample-order files [default: next to the data]."),
     number(
         "--separate-last-epoch-threshold",
         "Share of an epoch below which the last one is shuffled separately.",

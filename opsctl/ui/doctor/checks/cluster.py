@@ -33,7 +33,7 @@ def _controller(found: SlurmSeen, _seen: Seen) -> Result | None:
 
 def _accounting(found: SlurmSeen, _seen: Seen) -> Result | None:
     if "slurmdbd" not in found.accounting_type:
-        return optional("there is none: how a job ended is known for some minutes only")
+        return optional("Slurm keeps no accounting: it reports the end of a job for some minutes only")
     if found.accounting_problem:
         return unknown(f"the database does not answer: {found.accounting_problem}", "sacct; ask the site")
     return ok("the database answers")
@@ -47,7 +47,9 @@ def _partition(found: SlurmSeen, seen: Seen) -> Result | None:
     lacking = [name for name in names if name not in found.partitions]
     if lacking:
         there = ", ".join(sorted(found.partitions)) or "none that you may see"
-        return missing(f"{', '.join(lacking)} is not here; there are {there}", "correct partition under [slurm]")
+        return missing(
+            f"{', '.join(lacking)} is not on this cluster, which has {there}", "correct partition under [slurm]"
+        )
     return ok(wanted)
 
 

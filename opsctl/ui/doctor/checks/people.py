@@ -11,7 +11,7 @@ from opsctl.ui.doctor.check import AccountSeen, Check, DeskSeen, Result, Seen, m
 
 def _run_file(_tables: object, seen: Seen) -> Result | None:
     if seen.run_problem:
-        return missing(seen.run_problem, "correct the run file; opsctl plan says all that is wrong")
+        return missing(seen.run_problem, "correct the run file; to see all problems: opsctl plan")
     return None if seen.run is None else ok(f"{seen.run.run.name} can be read")
 
 
@@ -50,7 +50,7 @@ def _profiles(found: AccountSeen, _seen: Seen) -> Result | None:
     return (
         ok(", ".join(map(str, found.profiles)))
         if found.profiles
-        else optional("there is none: every run says all itself")
+        else optional("there is no profile: each run file must have all settings")
     )
 
 
@@ -96,5 +96,5 @@ CHECKS = (
     Check("profiles", "Are the profiles right, and only their owner's and root's to change?", _profiles, "account"),
     Check("cron", "Does the pseudo-cron tick?", _cron, "desk"),
     Check("alert channels", "Are findings sent to a channel?", _channels, "desk"),
-    Check("hub", "Is there a repository and a token? Nothing is asked of the hub.", _hub),
+    Check("hub", "Is there a repository and a token? Does not contact the hub.", _hub),
 )

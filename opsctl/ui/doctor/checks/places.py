@@ -51,7 +51,7 @@ def _filled(folder: FolderSeen, todo: str) -> Result | None:
         return None
     filled = folder.filled
     if filled.problem or filled.used_bytes is None or not filled.limit_bytes:
-        return unknown(filled.problem or f"how full {folder.path} is cannot be told")
+        return unknown(filled.problem or f"the free space of {folder.path} is unknown")
     left, percent = filled.limit_bytes - filled.used_bytes, 100 * filled.used_bytes / filled.limit_bytes
     if percent > _FULL_PERCENT:
         return missing(f"{folder.path} is {percent:.0f} % full, {bytes_words(left)} are left", todo)
@@ -122,7 +122,7 @@ def _gpus(found: HostSeen, _seen: Seen) -> Result | None:
         return ok(f"{found.gpus} with driver {found.driver} on {found.name}")
     if found.gpus:
         return missing(f"{found.gpus} devices and no driver on {found.name}", "ask the site")
-    return optional(f"none on {found.name}: the nodes' were not looked at")
+    return optional(f"{found.name} has none; the nodes' GPUs were not checked")
 
 
 CHECKS = (

@@ -102,7 +102,7 @@ def _backup_extras(found: SoftwareSeen, seen: Seen) -> Result | None:
     if lacking:
         todo = install_command(*({"s3fs": "s3", "gcsfs": "gcs"}[one] for one in lacking))
         return missing(f"{', '.join(lacking)} not installed, to which backups go", todo)
-    return ok("what backups go to can be reached with what is installed")
+    return ok("the packages for the backup destinations are installed")
 
 
 def _destinations(seen: Seen) -> Iterable[object]:

@@ -72,16 +72,14 @@ const timeline = (run) => {
 const LEGEND = {
     attempt: "attempt that runs or ended as planned",
     bad: "attempt that failed; its work since the last checkpoint is lost",
-    waited: "waited: a job was in the queue",
-    idle: "idle: no job was in the queue",
-    "not-known": "not known",
+    waited: "waiting in the queue",
+    idle: "no job in the queue",
+    "not-known": "unknown",
 };
 const PARTS = {
-    started: "from the start of a job to its first iteration",
-    left: "from the last iteration to the end of a job that ended as planned",
+    starting: "from the start of a job to its first iteration",
+    exiting: "from the last iteration to the end of a job that ended as planned",
     lost: "iterations that were trained again, failed starts and hangs, by cause",
-    waited: "in the queue",
-    idle: "no job in the queue",
 };
 
 // The large numbers of a run.

@@ -112,7 +112,7 @@ def test_other_sbatch_lines_are_let_through(tmp_path: Path, extra: str) -> None:
 
 @pytest.mark.parametrize("line", ["spare = -1", "spare = 1001", 'probe = "thorough"', 'probe = ""'])
 def test_spare_nodes_and_probes_are_numbers_and_words_that_there_are(tmp_path: Path, line: str) -> None:
-    assert f"[slurm] {line}: allowed is " in refusal(tmp_path, changed("nodes = 4", f"nodes = 4\n{line}"))
+    assert f"[slurm] {line}: expected " in refusal(tmp_path, changed("nodes = 4", f"nodes = 4\n{line}"))
 
 
 def test_nodes_are_tested_where_there_are_spare_ones_unless_it_is_said_otherwise(tmp_path: Path) -> None:

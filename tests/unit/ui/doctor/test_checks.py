@@ -210,7 +210,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "partition",
         changed("slurm", partitions=frozenset({"cpu", "prepost"})),
         State.MISSING,
-        "gpu is not here; there are cpu",
+        "gpu is not on this cluster, which has cpu",
         "[slurm]",
     ),
     (

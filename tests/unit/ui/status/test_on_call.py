@@ -1,4 +1,4 @@
-"""The hand-over of a run: past events, open findings and the queue."""
+"""The handover of a run: past events, open findings and the queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from opsctl.core.output import json_text
-from opsctl.monitoring.on_call import Facts, hand_over, happenings
+from opsctl.monitoring.on_call import Facts, handover, happenings
 from opsctl.monitoring.overview import findings, with_memory
 from opsctl.run.checkpoints.rollbacks import Pruned
 from opsctl.run.state.alert_log import ChannelSeen, Event, Message
@@ -16,7 +16,7 @@ from opsctl.run.state.alerts import Remembered
 from opsctl.run.state.chains import REFILL, SUBMIT, Cancel, Chain
 from opsctl.run.state.kill_switch import Deactivation, KillSwitchState
 from opsctl.run.state.requests import PrintedRequest
-from opsctl.ui.status.on_call import WIDTH, hand_over_lines
+from opsctl.ui.status.on_call import WIDTH, handover_lines
 from tests.facts import missing
 from tests.printed_json import printed
 from tests.unit.monitoring.jobs import HELD, NOW, RUNNING
@@ -94,9 +94,9 @@ def test_past_events_are_in_the_order_of_time_and_none_is_older_than_asked() -> 
 
 
 def test_the_text_has_past_events_then_open_findings_then_the_queue(golden: Callable[[str, str], None]) -> None:
-    lines = hand_over_lines(FACTS, hand_over(FACTS, SINCE, NOW), SINCE, NOW)
+    lines = handover_lines(FACTS, handover(FACTS, SINCE, NOW), SINCE, NOW)
     assert max(map(len, lines)) <= WIDTH
-    golden("status/hand_over.txt", "\n".join(lines) + "\n")
+    golden("status/handover.txt", "\n".join(lines) + "\n")
 
 
 def test_a_kill_switch_that_was_triggered_and_deactivated_is_two_events() -> None:
@@ -122,34 +122,34 @@ def test_checkpoints_that_a_user_pruned_together_are_one_line() -> None:
 
 def test_without_slurm_the_queue_is_unknown_and_the_rest_is_shown() -> None:
     blind = replace(FACTS, overview=now(BUSY, jobs=(), blind="squeue: no answer"))
-    lines = hand_over_lines(blind, hand_over(blind, SINCE, NOW), SINCE, NOW)
+    lines = handover_lines(blind, handover(blind, SINCE, NOW), SINCE, NOW)
     assert "squeue: no answer" in lines[-1] and any("attempt 1" in line for line in lines)
-    over = hand_over(blind, SINCE, NOW)
+    over = handover(blind, SINCE, NOW)
     assert (over.queue, over.slurm_problem, over.state) == (None, "squeue: no answer", "unknown")
 
 
 def test_a_quiet_run_shows_three_empty_lists() -> None:
     quiet = Facts("tr1", Path("/o"), run(jobs=()), ())
-    lines = hand_over_lines(quiet, hand_over(quiet, SINCE, NOW), SINCE, NOW)
+    lines = handover_lines(quiet, handover(quiet, SINCE, NOW), SINCE, NOW)
     assert len(lines[2:]) == 6 and len(set(lines[3::2])) == 1
 
 
 def test_a_run_or_a_record_that_cannot_be_read_is_shown_with_the_reason() -> None:
     broken = Facts("tr1", None, None, problem="run.toml: no file")
-    assert "run.toml: no file" in hand_over_lines(broken, hand_over(broken, SINCE, NOW), SINCE, NOW)[1]
+    assert "run.toml: no file" in handover_lines(broken, handover(broken, SINCE, NOW), SINCE, NOW)[1]
     partly = replace(FACTS, unread=("alerts: permission denied",))
-    text = "\n".join(hand_over_lines(partly, hand_over(partly, SINCE, NOW), SINCE, NOW))
+    text = "\n".join(handover_lines(partly, handover(partly, SINCE, NOW), SINCE, NOW))
     assert "alerts: permission denied" in text
 
 
 def test_control_characters_are_escaped_and_a_time_without_a_zone_is_shown() -> None:
     naive = Event(event="acknowledged", at=datetime(2026, 3, 1, 9), keys=("\x1b[2Jx",), by="eve\n")  # noqa: DTZ001
     evil = replace(FACTS, alerts=(naive,))
-    text = "\n".join(hand_over_lines(evil, hand_over(evil, SINCE, NOW), SINCE, NOW))
+    text = "\n".join(handover_lines(evil, handover(evil, SINCE, NOW), SINCE, NOW))
     assert "\x1b" not in text and missing(text, "03-01 09:00", "eve", "\\x1b[2Jx") == []
 
 
 def test_programs_get_the_same() -> None:
-    (over,) = printed("on-call", json_text("hand_overs", [hand_over(FACTS, SINCE, NOW)]))
+    (over,) = printed("on-call", json_text("handovers", [handover(FACTS, SINCE, NOW)]))
     assert len(over["happened"]) == 12 and over["requests"][0]["id"] == "2" and over["unsent_alerts"] == 3
     assert {one["acknowledged_by"] for one in over["findings"]} == {"ann", None} and len(over["queue"]) == 2

@@ -1,4 +1,4 @@
-"""Since when a hand-over tells."""
+"""Since when a handover tells."""
 
 from __future__ import annotations
 
