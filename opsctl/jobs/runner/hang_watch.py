@@ -25,6 +25,7 @@ from opsctl.jobs.runner.task import Task
 from opsctl.jobs.runner.watch_thread import Watch, in_background
 from opsctl.run.attempts.verdict import StackGroup, Verdict
 from opsctl.run.config.program import Program
+from opsctl.run.logs import titan_lines
 from opsctl.run.logs.line_text import Lines
 from opsctl.run.logs.lines import is_of_an_iteration
 from opsctl.run.logs.measurements import SILENT_LEAST_S, longest_silence_s, measured, recent
@@ -33,7 +34,7 @@ from trainer.formats.logs import log_lines, training_line
 from trainer.recipe.options import Options
 
 #: In lines that a training prints while it goes on.
-_LIFE = (*training_line.MARKS, *log_lines.MARKS)
+_LIFE = (*training_line.MARKS, *log_lines.MARKS, titan_lines.MARK)
 #: How often the limit is asked for while nothing comes, seconds.
 _ASK_S = 5.0
 #: Ranks of another program may be unreadable. Their silence has to last so many limits before it ends the step.

@@ -16,7 +16,6 @@ from opsctl.core.timestamps import iso
 from opsctl.run.logs import pulse
 from opsctl.run.logs.records import Record, Setting, SkippedRange
 from opsctl.run.logs.titan_lines import MARK, parse_titan_line, titan_layout
-from trainer.formats.logs import training_line
 from trainer.formats.logs.guard_lines import parse_guard_line, parse_leave
 from trainer.formats.logs.log_lines import (
     CLOCK,
@@ -185,13 +184,13 @@ def parse_lines(lines: Iterable[str]) -> Iterable[Record]:
 
 
 def is_of_an_iteration(line: str) -> bool:
-    """Return True for a line with a mark of an iteration."""
-    return any(mark.decode() in line for mark in training_line.MARKS)
+    """Return True for the line of an iteration, of any trainer."""
+    return isinstance(parse_line(line), TrainingLine)
 
 
 def iteration_losses(text: str) -> list[tuple[int, float]]:
     """Return (iteration, loss) of every training line in `text` with a loss, in order."""
-    records = parse_lines(filter(is_of_an_iteration, text.splitlines()))
+    records = parse_lines(text.splitlines())
     return [(one.iteration, one.loss) for one in records if isinstance(one, TrainingLine) and one.loss is not None]
 
 

@@ -195,6 +195,14 @@ def test_a_training_that_goes_on_is_said_and_forgotten() -> None:
     assert not hangs.stacks and pass_until(hangs, clock, 270) == []
 
 
+def test_a_step_of_torchtitan_is_a_sign_of_life_and_ends_the_start() -> None:
+    clock = Clock()
+    hangs = watch(clock, [STUCK])
+    pass_until(hangs, clock, 180)
+    hangs.heard(b"[rank0]:[titan] 2026-03-01 10:00:02,000 - root - INFO - step:  3  loss:  8.1  tps: 9\n")
+    assert hangs.is_training and not hangs.stacks
+
+
 def test_a_line_that_comes_in_pieces_is_a_sign_of_life_wherever_it_is_cut() -> None:
     for cut in range(1, len(LINE)):
         clock = Clock()
