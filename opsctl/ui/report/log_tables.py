@@ -53,7 +53,7 @@ def figures(
         done = left.get("Done", "").removeprefix("about ").partition(", ")
         told.append(("Expected end", done[0], left.get("Left at this speed", "")))
     if trained_percent is not None:
-        told.append(("Goodput", f"{trained_percent:.0f} %", "of the wall time trained"))
+        told.append(("Goodput", f"{trained_percent:.0f} %", "of the wall time in training"))
     return tuple(Figure(name=name, value=value, note=note) for name, value, note in told if value)
 
 
