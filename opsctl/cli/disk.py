@@ -121,9 +121,7 @@ def _watch(folders: Sequence[Path], run: str | None) -> WatchTable:
 def _purge_after(watch: WatchTable, days: int | None) -> timedelta:
     found = days or watch.purge_days
     if found is None:
-        raise UsageError(
-            "nothing says after how long files are removed here: give --days, or write purge_days under [watch]"
-        )
+        raise UsageError("the site's purge time is unknown: give --days, or set purge_days under [watch]")
     return timedelta(days=min(found, _LONGEST_DAYS))
 
 
@@ -131,4 +129,4 @@ def _duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=min(parse_duration_s(text), _LONGEST_DAYS * 86400))
     except ValueError:
-        raise UsageError(f"--within {text}: allowed is {DURATION_RULE}") from None
+        raise UsageError(f"--within {text}: expected {DURATION_RULE}") from None

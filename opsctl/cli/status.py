@@ -63,7 +63,7 @@ def command(
     look = _Look(run, all_runs, cluster, fresh or as_json, watching)
     if watching:
         if not _can_draw():
-            raise click.UsageError("--watch draws on a terminal, and this is none: leave it out")
+            raise click.UsageError("--watch draws on a terminal, and this is none: remove it")
         ctx.exit(_stay(look))
     screen = look.take(as_json)
     _print(screen)

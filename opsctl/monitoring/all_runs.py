@@ -51,9 +51,9 @@ class PrintedRun(Struct, frozen=True, kw_only=True):
     """The findings of one run of several."""
 
     name: Annotated[str, Meta(description="The run's name.")]
-    output: Annotated[str | None, Meta(description="Its output folder, where that is known.")]
+    output: Annotated[str | None, Meta(description="Its output folder; null if unknown.")]
     worst: Annotated[SeverityWord, Meta(description="The worst of its findings.")]
-    findings: Annotated[list[PrintedFinding], Meta(description="What the checks found.")]
+    findings: Annotated[list[PrintedFinding], Meta(description="Findings of the checks.")]
 
 
 def snapshot_all(

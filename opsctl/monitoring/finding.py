@@ -86,12 +86,12 @@ class PrintedFinding(Struct, frozen=True, kw_only=True):
 
     check: Annotated[str, Meta(description="The check's name.")]
     severity: Annotated[SeverityWord, Meta(description="How bad it is.")]
-    text: Annotated[str, Meta(description="What it found, in words.")]
+    text: Annotated[str, Meta(description="The finding in words.")]
     alert: Annotated[str | None, Meta(description="The team to alert, if the finding needs a person.")]
     key: Annotated[str, Meta(description="The same of the same trouble at every look: check, or check:subject.")]
-    since: Annotated[Moment | None, Meta(description="Since when, as far as it is known.")]
-    evidence: Annotated[tuple[str, ...], Meta(description="What it goes by.")]
-    todo: Annotated[str | None, Meta(description="What to type or to do next.")]
+    since: Annotated[Moment | None, Meta(description="Time since when it exists, if known.")]
+    evidence: Annotated[tuple[str, ...], Meta(description="Evidence of the finding.")]
+    todo: Annotated[str | None, Meta(description="The next command or step.")]
 
 
 def severity_word(severity: Severity) -> SeverityWord:

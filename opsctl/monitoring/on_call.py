@@ -88,7 +88,7 @@ class Happening(Struct, frozen=True, kw_only=True):
             "`rollback`, `prune`, `kill-switch`."
         ),
     ]
-    text: Annotated[str, Meta(description="What it was, in a line.")]
+    text: Annotated[str, Meta(description="The event, in one line.")]
 
 
 def happenings(facts: Facts, since: datetime) -> list[Happening]:
@@ -236,12 +236,12 @@ class Handover(Struct, frozen=True, kw_only=True):
     output: Annotated[str | None, Meta(description="Absolute path of its output folder.")]
     since: Annotated[Moment, Meta(description="Events after this time are listed.")]
     at: Annotated[Moment, Meta(description="When this was so.")]
-    state: Annotated[str | None, Meta(description="As in `status`; null where the run cannot be read.")]
+    state: Annotated[str | None, Meta(description="As in `status`; null if the run cannot be read.")]
     problem: Annotated[str | None, Meta(description="Why the run cannot be read.")]
-    slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
+    slurm_problem: Annotated[str | None, Meta(description="Reason why Slurm did not answer; else empty.")]
     unread: Annotated[list[str], Meta(description="Records that cannot be read, and why.")]
-    happened: Annotated[list[Happening], Meta(description="What happened, oldest first.")]
-    findings: Annotated[list[PrintedOpenFinding], Meta(description="What is open, worst first.")]
+    happened: Annotated[list[Happening], Meta(description="Events, oldest first.")]
+    findings: Annotated[list[PrintedOpenFinding], Meta(description="Open findings, worst first.")]
     requests: Annotated[list[PrintedRequest], Meta(description="Requests without an answer.")]
     unsent_alerts: Annotated[int, Meta(description="Alert messages that a channel has not taken yet, at least.")]
     queue: Annotated[list[PrintedJob] | None, Meta(description="The run's jobs; null while Slurm does not answer.")]

@@ -180,14 +180,14 @@ class PrintedJob(Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(description="The id as squeue shows it, `12_2` or `12_[3-4%1]`.")]
     job_id: Annotated[int, Meta(description="Slurm's own id of it.")]
     array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
-    array_task: Annotated[str | None, Meta(description="Its place in the array, or what is pending of it.")]
-    own: Annotated[bool, Meta(description="Whether it is the run's.")]
+    array_task: Annotated[str | None, Meta(description="Its index in the array, or the pending indices.")]
+    own: Annotated[bool, Meta(description="True if it is the run's.")]
     name: Annotated[str, Meta(description="Its name.")]
     user: Annotated[str, Meta(description="Its owner.")]
     partition: Annotated[str, Meta(description="Its partition.")]
     state: Annotated[str, Meta(description="Slurm's long state, in capitals.")]
     reason: Annotated[str | None, Meta(description="Slurm's reason why it waits, if any.")]
-    held: Annotated[bool, Meta(description="Whether only a person can let it start.")]
+    held: Annotated[bool, Meta(description="True if only a person can let it start.")]
     nodes: Annotated[str | None, Meta(description="Its nodes, folded as Slurm does; null while it has none.")]
     node_count: Annotated[int, Meta(description="How many nodes it has or asks for.")]
     elapsed_s: Annotated[int, Meta(description="Seconds that it has run.")]
@@ -196,7 +196,7 @@ class PrintedJob(Struct, frozen=True, kw_only=True):
     started_at: Annotated[Moment | None, Meta(description="When it started; null while it is pending.")]
     expected_start_at: Annotated[Moment | None, Meta(description="When Slurm guesses that a pending one starts.")]
     ends_at: Annotated[Moment | None, Meta(description="When its limit ends it; null while it is pending.")]
-    dependency: Annotated[str | None, Meta(description="What it waits for, in Slurm's words.")]
+    dependency: Annotated[str | None, Meta(description="Slurm's reason for waiting.")]
 
 
 def printed_job(job: Job, own: bool) -> PrintedJob:
@@ -250,11 +250,11 @@ class PrintedOpenFinding(PrintedFinding, frozen=True, kw_only=True):
     """One line of one check, and what is remembered of it."""
 
     seen_at: Annotated[
-        Moment | None, Meta(description="When an earlier look saw it, where this one does not run its check.")
+        Moment | None, Meta(description="Time of the check that found it, if this command did not run that check.")
     ]
     acknowledged_by: Annotated[str | None, Meta(description="The user who acknowledged it.")]
     acknowledged_at: Annotated[Moment | None, Meta(description="Since when.")]
-    acknowledged_why: Annotated[str | None, Meta(description="What they said.")]
+    acknowledged_why: Annotated[str | None, Meta(description="Reason of the acknowledgement.")]
 
 
 def printed_open(one: OpenFinding) -> PrintedOpenFinding:

@@ -369,7 +369,7 @@ def refuse_too_little_memory(nodes: Nodes, bytes_of_rank: int, is_copied: bool) 
             if needed > there:
                 raise CheckpointError(
                     f"--snapshot-interval: snapshots on {nodes.node} take up to {needed / 2**30:.2f} GiB, and {where} "
-                    f"has {there / 2**30:.2f} GiB free: leave the option out, or give the job more memory"
+                    f"has {there / 2**30:.2f} GiB free: remove the option, or give the job more memory"
                 )
 
     on_every_rank(look, (CheckpointError, OSError))

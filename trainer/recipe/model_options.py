@@ -61,7 +61,7 @@ def model_errors(options: Mapping[str, Any]) -> list[str]:
     except ValueError as error:
         errors.append(str(error))
     if options["reset_position_ids"] and options["position_embedding_type"] == "alibi":
-        errors.append("--reset-position-ids with --position-embedding-type alibi: it has distances alone, leave it out")
+        errors.append("--reset-position-ids with --position-embedding-type alibi: it has distances alone, remove it")
     if options["swiglu"] and options["glu_activation"] != "swiglu":
         errors.append(f"--swiglu with --glu-activation {options['glu_activation']}: choose one")
     return errors

@@ -42,7 +42,7 @@ class CarbonReport(Struct, frozen=True, kw_only=True):
     nodes: Annotated[int, Meta(description="Measured nodes.")]
     attempts: Annotated[int, Meta(description="Measured jobs or array tasks.")]
     measured_node_hours: Annotated[float, Meta(description="Node hours in which a tracker ran.")]
-    known_node_hours: Annotated[float | None, Meta(description="Node hours of all attempts; null if not known.")]
+    known_node_hours: Annotated[float | None, Meta(description="Node hours of all attempts; null if unknown.")]
     g_per_kwh: Annotated[float | None, Meta(description="CO2e of a kWh, in g.")]
     g_per_kwh_from: Annotated[str, Meta(description="Source of that value.")]
     pue: Annotated[float, Meta(description="Factor on the machines' electricity for cooling and losses.")]

@@ -107,8 +107,8 @@ class PrintedPart(Struct, frozen=True, kw_only=True):
     part: Annotated[
         str,
         Meta(
-            description="`trained`, `evaluated`, `saved`, `started`, `left`, `under way`, `lost`, `waited`, `idle` or "
-            "`not known`."
+            description="`trained`, `evaluated`, `saved`, `started`, `left`, `under way`, `lost`, "
+            "`waited`, `idle` or `not known`. See docs/goodput.md."
         ),
     ]
     cause: Annotated[str, Meta(description="Cause of lost time; else empty.")]

@@ -44,7 +44,7 @@ class SeenNode(Struct, frozen=True, kw_only=True):
     state: Annotated[str, Meta(description="Slurm's long state; `not there` if Slurm does not have it.")]
     reason: Annotated[str, Meta(description="Slurm's reason for the state; else empty.")]
     is_out_of_service: Annotated[bool, Meta(description="True if Slurm starts no jobs on it, or it does not answer.")]
-    jobs: Annotated[tuple[JobOn, ...], Meta(description="Its jobs, as far as Slurm shows them.")]
+    jobs: Annotated[tuple[JobOn, ...], Meta(description="Its jobs, if Slurm shows them.")]
     score: Annotated[float, Meta(description="Current weight of all evidence; 1 excludes the node.")]
     evidence: Annotated[tuple[str, ...], Meta(description="Evidence lines, the newest first.")]
     exclusion: Annotated[Exclusion | None, Meta(description="Its current exclusion; null without one.")]

@@ -99,9 +99,9 @@ _WORST_FIRST = (Standing.BAD, Standing.SLOW, Standing.SUSPICIOUS)
 
 
 def summary(report: ProbeReport) -> str:
-    """`probe (quick, 12 s): 51 of 52 nodes are fine; bad: x07 (matrix products: ...)`."""
+    """`probe (quick, 12 s): 51 of 52 nodes are healthy; bad: x07 (matrix products: ...)`."""
     fine = len(report.of(Standing.FINE))
-    parts = [f"probe ({report.effort}, {report.took_s:.0f} s): {fine} of {len(report.nodes)} nodes are fine"]
+    parts = [f"probe ({report.effort}, {report.took_s:.0f} s): {fine} of {len(report.nodes)} nodes are healthy"]
     for standing in _WORST_FIRST:
         found = report.of(standing)
         if found:
@@ -115,7 +115,9 @@ def _named(one: NodeReport) -> str:
 
 
 def screen(report: ProbeReport) -> Iterator[str]:
-    """Yield a line for each reason, link and general finding, then the number of healthy nodes."""
+    """Yield a line for each reason, link and general finding, then the healthy nodes."""
+    from ClusterShell.NodeSet import NodeSet
+
     for standing in _WORST_FIRST:
         for one in report.of(standing):
             for reason in one.reasons:
@@ -124,7 +126,9 @@ def screen(report: ProbeReport) -> Iterator[str]:
     yield from (f"all alike   {line}" for line in report.general)
     yield from (f"not tested  {line}" for line in report.not_seen)
     fine = report.of(Standing.FINE)
-    yield f"{len(fine)} of {len(report.nodes)} nodes are fine, {format_duration(report.took_s)}, {report.effort}"
+    names = f" ({NodeSet.fromlist([one.node for one in fine])})" if fine else ""
+    took = format_duration(report.took_s)
+    yield f"{len(fine)} of {len(report.nodes)} nodes are healthy{names}, {took}, {report.effort} test"
 
 
 def against(one: NodeReport) -> str:

@@ -35,7 +35,7 @@ class Triage(Verdict, frozen=True, kw_only=True):
     )
     teardown: Annotated[tuple[Quote, ...], Meta(description="Lines that only end the remaining processes.")] = ()
     last_lines: Annotated[tuple[Quote, ...], Meta(description="The last lines of the log.")] = ()
-    iteration: Annotated[int | None, Meta(description="The last iteration done, as far as known.")] = None
+    iteration: Annotated[int | None, Meta(description="The last iteration done; null if unknown.")] = None
     checkpoint: Annotated[
         int | None, Meta(description="Iteration of the last complete checkpoint; null for none, or a log alone.")
     ] = None

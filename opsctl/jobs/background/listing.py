@@ -27,7 +27,7 @@ class PrintedCommand(Struct, frozen=True, kw_only=True):
 
     errand: Annotated[str, Meta(description="Its name.")]
     command: Annotated[str, Meta(description="The command line, quoted for a shell.")]
-    folder: Annotated[str, Meta(description="Where it was typed.")]
+    folder: Annotated[str, Meta(description="Host on which it was typed.")]
     run: Annotated[str | None, Meta(description="The run that it is for, if any.")]
     state: Annotated[
         str,
@@ -36,17 +36,17 @@ class PrintedCommand(Struct, frozen=True, kw_only=True):
             "it ended); else Slurm's state in small letters, `held`, `on its way` or `unknown`."
         ),
     ]
-    is_open: Annotated[bool, Meta(description="Whether it may still do something.")]
-    job_id: Annotated[int | None, Meta(description="Slurm's id of its last job; null while not known.")]
+    is_open: Annotated[bool, Meta(description="True if it may still do something.")]
+    job_id: Annotated[int | None, Meta(description="Slurm's id of its last job; null if unknown.")]
     jobs: Annotated[int, Meta(description="How many jobs it has had so far.")]
     starts: Annotated[int, Meta(description="How often they were started, lost nodes included.")]
-    host: Annotated[str | None, Meta(description="Where it was at work last; null before its first start.")]
-    asked_at: Annotated[Moment, Meta(description="When it was asked for.")]
+    host: Annotated[str | None, Meta(description="Host on which it last ran; null before its first start.")]
+    asked_at: Annotated[Moment, Meta(description="Time of its submission.")]
     began_at: Annotated[Moment | None, Meta(description="When its last job was started first; null before.")]
     ended_at: Annotated[Moment | None, Meta(description="When its end was put on record.")]
-    exit_code: Annotated[int | None, Meta(description="The command's, 128 + N where signal N ended it.")]
+    exit_code: Annotated[int | None, Meta(description="Exit code of the command; 128 + N if signal N ended it.")]
     detail: Annotated[str, Meta(description="More about its end, in words.")]
-    output: Annotated[str, Meta(description="The file with what it printed.")]
+    output: Annotated[str, Meta(description="Path of its output.")]
     last_line: Annotated[str, Meta(description="The last line of that.")]
 
 

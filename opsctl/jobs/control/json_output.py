@@ -16,32 +16,32 @@ class RepointedCheckpoints(Struct, frozen=True, kw_only=True):
         name="from"
     )
     to: Annotated[int, Meta(description="Iteration from which the next task resumes.")]
-    changed: Annotated[bool, Meta(description="Whether that is another one.")]
-    dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
+    changed: Annotated[bool, Meta(description="True if another checkpoint was the latest before.")]
+    dry_run: Annotated[bool, Meta(description="True with `--dry-run`: nothing was changed.")]
 
 
 class PrunedRun(Struct, frozen=True, kw_only=True):
     """The checkpoints of one run that a prune removed, or with `--dry-run` would remove."""
 
     run: Annotated[str, Meta(description="The run's name.")]
-    dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
+    dry_run: Annotated[bool, Meta(description="True with `--dry-run`: nothing was changed.")]
     kept: Annotated[dict[str, list[str]], Meta(description="Iteration, as text, to every reason why it stays.")]
-    pruned: Annotated[list[int], Meta(description="Iterations of what is gone.")]
-    problems: Annotated[list[str], Meta(description="What could not be done, and why; then the command exits 1.")]
+    pruned: Annotated[list[int], Meta(description="Iterations of the removed checkpoints.")]
+    problems: Annotated[list[str], Meta(description="Problems, each with its reason; with one the command exits 1.")]
 
 
 class RolledBackRun(Struct, frozen=True, kw_only=True):
     """The effect of a rollback or its undo; with `--dry-run` the planned effect."""
 
-    number: Annotated[int | None, Meta(description="The rollback's number; null where nothing was to do.")]
+    number: Annotated[int | None, Meta(description="Number of the rollback; null if nothing was to do.")]
     before: Annotated[int | None, Meta(description="Iteration of the latest before; null if unknown.")] = field(
         name="from"
     )
     to: Annotated[int, Meta(description="Iteration from which the next task resumes.")]
     checkpoints: Annotated[list[int], Meta(description="Iterations that were moved.")]
     events: Annotated[list[str], Meta(description="TensorBoard's files that were moved, by name.")]
-    folder: Annotated[str | None, Meta(description="Where what is set aside lies.")]
-    dry_run: Annotated[bool, Meta(description="Whether it would only be so.")]
+    folder: Annotated[str | None, Meta(description="Folder with the files that were set aside.")]
+    dry_run: Annotated[bool, Meta(description="True with `--dry-run`: nothing was changed.")]
 
 
 class RenderedFiles(Struct, frozen=True, kw_only=True):
@@ -62,17 +62,17 @@ class WouldSubmit(Struct, frozen=True, kw_only=True):
     """The effect that a submit would have."""
 
     script: Annotated[str, Meta(description="The batch script that Slurm would get.")]
-    warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
+    warnings: Annotated[list[str], Meta(description="Missing or doubtful facts.")]
 
 
 class PrintedChain(Chain, frozen=True, kw_only=True):
     """A chain that was submitted."""
 
     run: Annotated[str, Meta(description="The run's name.")]
-    warnings: Annotated[list[str], Meta(description="What is not known, or may be wrong.")]
+    warnings: Annotated[list[str], Meta(description="Missing or doubtful facts.")]
     further: Annotated[
         list[int],
-        Meta(description="Chains behind it, where one array would have had more tasks than this Slurm takes."),
+        Meta(description="Chains behind it, if one array would have more tasks than Slurm allows."),
     ]
 
 
@@ -89,13 +89,13 @@ class RevisedRun(Struct, frozen=True, kw_only=True):
     revision: Annotated[str | None, Meta(description="Name of the newest revision; null in a dry run.")]
     changed: Annotated[
         dict[str, ChangedValue],
-        Meta(description="What changed, by `table.key`; `layout`: the last checkpoint's and the one that loads it."),
+        Meta(description="Changes by `table.key`; `layout` has the layout of the last checkpoint and the new one."),
     ]
     replaced: Annotated[
         dict[str, int | None],
         Meta(description="The new chain's job id by the old one's; null in a dry run."),
     ]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
+    dry_run: Annotated[bool, Meta(description="True if nothing was changed.")]
 
 
 class CancelledJobs(Struct, frozen=True, kw_only=True):
@@ -103,23 +103,23 @@ class CancelledJobs(Struct, frozen=True, kw_only=True):
 
     ids: Annotated[list[str], Meta(description="The jobs that were cancelled, as squeue shows their ids.")]
     left: Annotated[list[str], Meta(description="The run's jobs that are left to their owners.")]
-    unseen: Annotated[list[str], Meta(description="Others' chains that may be queued, where Slurm hides others' jobs.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was changed.")]
+    unseen: Annotated[list[str], Meta(description="Other users' chains that may be queued, if Slurm hides their jobs.")]
+    dry_run: Annotated[bool, Meta(description="True if nothing was changed.")]
 
 
 class RefilledRun(Struct, frozen=True, kw_only=True):
     """The effect of a refill on one run, or the reason for none."""
 
     run: Annotated[str, Meta(description="The run's name.")]
-    output: Annotated[str, Meta(description="Absolute path of its output folder; empty where that is not known.")]
+    output: Annotated[str, Meta(description="Absolute path of its output folder; empty if unknown.")]
     state: Annotated[
         str,
         Meta(
-            description="One of: `enough` is queued; `submitted` what was missing; `missing`, in a dry run; it "
-            "`rests`, because a user stopped it or it is finished; `stuck`: a user has to check it."
+            description="`enough` chains are queued; `submitted`: the missing ones; `missing`: with "
+            "`--dry-run`; `rests`: stopped by a user or finished; `stuck`: a user must act."
         ),
     ]
     text: Annotated[str, Meta(description="The same in a line for people.")]
     submitted: Annotated[list[int], Meta(description="Job ids of the new arrays.")]
     missing: Annotated[int, Meta(description="How many arrays were missing.")]
-    needs_somebody: Annotated[bool, Meta(description="Whether a person has to look.")]
+    needs_somebody: Annotated[bool, Meta(description="True if a user must act.")]

@@ -18,16 +18,16 @@ from trainer.formats.json_text import Moment
 class EvaluationSeen(Struct, frozen=True, kw_only=True):
     """The state of the evaluations of the run's checkpoints."""
 
-    iteration: Annotated[int | None, Meta(description="The checkpoint whose evaluation ended last.")] = None
+    iteration: Annotated[int | None, Meta(description="Checkpoint of the newest evaluation.")] = None
     state: Annotated[str | None, Meta(description="`done` or `failed`.")] = None
     ended_at: Annotated[Moment | None, Meta(description="When.")] = None
     tasks: Annotated[int, Meta(description="Tasks that were wanted of it.")] = 0
     answered: Annotated[int, Meta(description="Tasks that were answered.")] = 0
-    detail: Annotated[str, Meta(description="What failed, or is missing.")] = ""
-    open: Annotated[
-        list[int], Meta(description="Checkpoints whose evaluation was asked for or begun, and not ended.")
+    detail: Annotated[str, Meta(description="Failed and missing tasks.")] = ""
+    open: Annotated[list[int], Meta(description="Checkpoints with an evaluation that is queued or running.")] = []
+    given_up: Annotated[
+        list[int], Meta(description="Checkpoints that failed three times; the schedule does not try them again.")
     ] = []
-    given_up: Annotated[list[int], Meta(description="Those that failed too often to be tried again by schedule.")] = []
     told: Annotated[str, Meta(description="The same in words.")] = ""
 
 

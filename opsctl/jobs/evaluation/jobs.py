@@ -34,9 +34,9 @@ class AskedEvaluation(Struct, frozen=True, kw_only=True):
 
     run: Annotated[str, Meta(description="The run's name.")]
     iteration: Annotated[int, Meta(description="Which checkpoint.")]
-    errand: Annotated[str, Meta(description="The command, as `opsctl jobs` knows it; empty where none was sent now.")]
-    job_id: Annotated[int, Meta(description="Its Slurm job; 0 where none was sent now.")]
-    why_not: Annotated[str, Meta(description="Why none was sent now; empty where one was.")]
+    errand: Annotated[str, Meta(description="Its id in `opsctl jobs`; empty if no job was submitted now.")]
+    job_id: Annotated[int, Meta(description="Its Slurm job; 0 if none was submitted now.")]
+    why_not: Annotated[str, Meta(description="Reason why no job was submitted now; else empty.")]
 
 
 def sbatch_options(table: EvaluationTable) -> dict[str, str | None]:

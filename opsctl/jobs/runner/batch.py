@@ -122,7 +122,7 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         spare=task.spare,
         restarts=task.revision.file.slurm.restarts,
         time_left_s=time_to_train_s(task),
-        must_leave="the job was asked to leave" if _is_to_leave(task, signals, handler) else "",
+        must_leave="the job was asked to exit" if _is_to_leave(task, signals, handler) else "",
         fewer=lambda left: found.nodes if (found := fewer_nodes(task, left)) else 0,
     )
     attempts = [one for one in attempts_file.read(task.paths) if one.id != ended.id]
@@ -203,7 +203,7 @@ def _train(task: Task, signals: Signals, patience: WaitPolicy, handler: RequestH
             turn.end("released", END_WAIT_S)
         except OSError as error:
             task.log.add_line(
-                f"opsctl: the lease could not be given back: {error.strerror}; it ends when Slurm says so"
+                f"opsctl: the lease could not be released: {error.strerror}; it expires when this job has ended"
             )
 
 
@@ -230,7 +230,7 @@ def _turn(
 def _why_held(turn: Held | None, signals: Signals) -> str:
     if turn is None:
         return f"the job got {signals.names()} while it waited for the lease"
-    return f"{turn.holder.named()} trains this run (lease {turn.holder.number}, its heartbeat goes on)"
+    return f"{turn.holder.named()} trains this run (lease {turn.holder.number}, its heartbeat continues)"
 
 
 def _leave_as_asked(task: Task, to_end: ToEnd) -> int:
@@ -246,7 +246,9 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     record_short(task, ending, 1, why)
     chain = task.allocation.array_job_id
     if ending == Ending.HELD and keeps_losing_the_lease(attempts_file.read(task.paths), chain):
-        task.log.add_line(f"opsctl: so did the {FAILURE_LIMIT - 1} tasks before it: this chain stops")
+        task.log.add_line(
+            f"opsctl: the {FAILURE_LIMIT - 1} attempts before it saved no new checkpoint either: this chain stops"
+        )
         cancel_pending(task, lambda: [chain])
     what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "fix that"
     message(f"opsctl: {why}; nothing was trained: {what}")

@@ -80,7 +80,7 @@ def on_good_nodes(
     for one in found.of(Standing.SLOW):
         if one.node in used:
             task.log.add_line(
-                f"opsctl: {one.node} is slow and is trained on for want of others: {one.reasons[0].words}"
+                f"opsctl: {one.node} is slow, but no other node is free, so it is used: {one.reasons[0].words}"
             )
     fit = tuple(node for node in task.allocation.nodes if node not in bad)
     return replace(

@@ -35,13 +35,15 @@ class PrintedTick(Struct, frozen=True, kw_only=True):
 
     due: Annotated[Moment, Meta(description="The due time.")]
     state: Annotated[str, Meta(description="`done`, `claimed` (at work, or killed at it), or `merged`.")]
-    into: Annotated[Moment | None, Meta(description="Of a merged one: the due time whose tick did its work.")] = None
-    by: Annotated[str, Meta(description="Who carried it, as user@host.")] = ""
+    into: Annotated[
+        Moment | None, Meta(description="For a merged tick: the due time of the tick that did its work.")
+    ] = None
+    by: Annotated[str, Meta(description="Its owner, as user@host.")] = ""
     job_id: Annotated[int | None, Meta(description="The tick's Slurm job; null without one.")] = None
     late_s: Annotated[float | None, Meta(description="How long after the due time it began; null for a merged one.")]
     duration_s: Annotated[float | None, Meta(description="How long it took; null until it is done.")]
     started: Annotated[int | None, Meta(description="Jobs that it started; null until it is done.")]
-    problems: Annotated[tuple[str, ...], Meta(description="What went wrong with it, in words.")] = ()
+    problems: Annotated[tuple[str, ...], Meta(description="Its problem; else empty.")] = ()
 
 
 class PrintedCronRun(Struct, frozen=True, kw_only=True):
@@ -50,17 +52,17 @@ class PrintedCronRun(Struct, frozen=True, kw_only=True):
     run: Annotated[str, Meta(description="Its id.")]
     job: Annotated[str, Meta(description="The job, as folder/name.")]
     state: Annotated[RunState, Meta(description="Its state; `lost` if its end is unknown.")]
-    due: Annotated[Moment | None, Meta(description="The due time it was started for; null where a person asked.")]
+    due: Annotated[Moment | None, Meta(description="Its due time; null if a user started it.")]
     by: Annotated[str, Meta(description="As whom it runs.")]
-    job_id: Annotated[int | None, Meta(description="Its Slurm job; null while not known.")]
+    job_id: Annotated[int | None, Meta(description="Its Slurm job; null if unknown.")]
     asked_at: Annotated[Moment, Meta(description="When it was put on record.")]
     began_at: Annotated[Moment | None, Meta(description="When its program was started.")]
     ended_at: Annotated[Moment | None, Meta(description="When its end was put on record.")]
-    duration_s: Annotated[float | None, Meta(description="How long the program took, where its job saw the end.")]
-    exit_code: Annotated[int | None, Meta(description="The program's, 128 + N where signal N ended it.")]
-    is_hanging: Annotated[bool, Meta(description="Whether it has been running for longer than it may.")]
+    duration_s: Annotated[float | None, Meta(description="Seconds that the program took, if its job recorded the end.")]
+    exit_code: Annotated[int | None, Meta(description="Exit code of the program; 128 + N if signal N ended it.")]
+    is_hanging: Annotated[bool, Meta(description="True if it has been running for longer than it may.")]
     passed_over: Annotated[int, Meta(description="Ticks that found it still there and started no other.")]
-    output: Annotated[str | None, Meta(description="The file with what it printed.")]
+    output: Annotated[str | None, Meta(description="Path of its output.")]
     detail: Annotated[str, Meta(description="More, in words.")]
 
 
@@ -68,9 +70,9 @@ class PrintedCronJob(Struct, frozen=True, kw_only=True):
     """One job of the pseudo-cron."""
 
     name: Annotated[str, Meta(description="Folder and name: hourly/refill.")]
-    is_there: Annotated[bool, Meta(description="Whether its file is in the folder now.")]
+    is_there: Annotated[bool, Meta(description="True if its file is in the folder now.")]
     failures: Annotated[int, Meta(description="In a row, up to now.")]
-    failing_since: Annotated[Moment | None, Meta(description="The first of those.")]
+    failing_since: Annotated[Moment | None, Meta(description="The first failure of that row.")]
     last: Annotated[PrintedCronRun | None, Meta(description="Its newest run; null before the first.")]
 
 
@@ -83,16 +85,16 @@ class PrintedCron(Struct, frozen=True, kw_only=True):
         Meta(description="`alive`, `dead` (no sign of life for too long), `stopped`, `never started`; `unreadable`."),
     ]
     via: Annotated[str | None, Meta(description="`slurm`, `scrontab` or `crontab`.")]
-    carried_by: Annotated[str | None, Meta(description="The account as whom ticks and jobs run.")]
+    carried_by: Annotated[str | None, Meta(description="Account of the ticks and jobs.")]
     stopped_by: Annotated[str | None, Meta(description="The user who stopped it.")]
     period_s: Annotated[int | None, Meta(description="From one due time to the next.")]
     heartbeat_at: Annotated[Moment | None, Meta(description="The last sign of life, by the file server's clock.")]
     heartbeat_age_s: Annotated[float | None, Meta(description="How old that is, by the same clock.")]
     next_due: Annotated[Moment | None, Meta(description="The next due time.")]
     queued: Annotated[
-        list[str] | None, Meta(description="Ticks in Slurm's queue as id, state, reason; null: not known.")
+        list[str] | None, Meta(description="Ticks in Slurm's queue as id, state, reason; null if unknown.")
     ]
-    problem: Annotated[str | None, Meta(description="What could not be looked at, and why.")]
+    problem: Annotated[str | None, Meta(description="Things that could not be checked, each with its reason.")]
     ticks: Annotated[list[PrintedTick], Meta(description="The newest due times, oldest first.")]
     jobs: Annotated[list[PrintedCronJob], Meta(description="The jobs, by name.")]
     runs: Annotated[list[PrintedCronRun], Meta(description="The newest runs, oldest first.")]

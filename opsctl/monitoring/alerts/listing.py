@@ -31,16 +31,16 @@ class PrintedAlert(Struct, frozen=True, kw_only=True):
 
     key: Annotated[str, Meta(description="The finding's key: check, or check:subject.")]
     severity: Annotated[str, Meta(description="`warning`, `critical` or `unknown`: the check cannot see.")]
-    since: Annotated[Moment, Meta(description="Since when, as far as it is known.")]
+    since: Annotated[Moment, Meta(description="Time since when it exists, if known.")]
     last_seen: Annotated[Moment, Meta(description="When a check last found it.")]
-    text: Annotated[str, Meta(description="What was found, in words.")]
-    todo: Annotated[str | None, Meta(description="What to type or to do next.")]
+    text: Annotated[str, Meta(description="The finding in words.")]
+    todo: Annotated[str | None, Meta(description="The next command or step.")]
     told_at: Annotated[Moment | None, Meta(description="When it was last sent as new; null: not sent yet.")]
     reminders: Annotated[int, Meta(description="Number of reminders.")]
     escalated_at: Annotated[Moment | None, Meta(description="When it was escalated.")]
     acknowledged_by: Annotated[str | None, Meta(description="The user who acknowledged it.")]
     acknowledged_at: Annotated[Moment | None, Meta(description="Since when they do.")]
-    acknowledged_why: Annotated[str | None, Meta(description="What they said.")]
+    acknowledged_why: Annotated[str | None, Meta(description="Reason of the acknowledgement.")]
 
 
 class PrintedChannel(Struct, frozen=True, kw_only=True):
@@ -58,17 +58,17 @@ class PrintedSilence(Struct, frozen=True, kw_only=True):
     """A silence: no messages are sent until its end."""
 
     until: Annotated[Moment, Meta(description="Until then.")]
-    by: Annotated[str | None, Meta(description="Who asked for it.")]
+    by: Annotated[str | None, Meta(description="User who asked for the silence.")]
     why: Annotated[str | None, Meta(description="Why they did.")]
 
 
 class PrintedMessage(Struct, frozen=True, kw_only=True):
     """A message that was made."""
 
-    id: Annotated[str, Meta(description="Its id, which stands in what was sent.")]
+    id: Annotated[str, Meta(description="Its id, which is also in the sent message.")]
     kind: Annotated[str, Meta(description="`new`, `reminder`, `recovery`, `escalation`, `silence`, `handed-over`.")]
     at: Annotated[Moment, Meta(description="When it was made.")]
-    title: Annotated[str, Meta(description="What it says.")]
+    title: Annotated[str, Meta(description="Its text.")]
     keys: Annotated[tuple[str, ...], Meta(description="Of which findings.")]
     sent_to: Annotated[tuple[str, ...], Meta(description="Channels that have it.")]
     dropped_by: Annotated[tuple[str, ...], Meta(description="Channels that refused it for good.")]
@@ -77,7 +77,7 @@ class PrintedMessage(Struct, frozen=True, kw_only=True):
 class PrintedAlerts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run's alerts."""
 
-    open: Annotated[tuple[PrintedAlert, ...], Meta(description="What is open, worst first.")]
+    open: Annotated[tuple[PrintedAlert, ...], Meta(description="Open findings, worst first.")]
     channels: Annotated[tuple[PrintedChannel, ...], Meta(description="Every channel of the watching user.")]
     silence: Annotated[PrintedSilence | None, Meta(description="Null: everything is sent.")]
     messages: Annotated[tuple[PrintedMessage, ...] | None, Meta(description="All messages, oldest first; `--all`.")] = (

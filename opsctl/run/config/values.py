@@ -239,7 +239,7 @@ def _broken_rules(tables: Tables) -> Iterator[str]:
             for one in value if isinstance(value, list | tuple) else (value,):
                 if one is not None and not rule.holds(one):
                     what = f"[{table}] {key} = {shown(one)}" if rule.is_shown else f"[{table}] {key}"
-                    yield f"{what}: allowed is {rule.allowed}"
+                    yield f"{what}: expected {rule.allowed}"
 
 
 def _problems(tables: Tables, profile: bool) -> Iterator[str]:
@@ -251,7 +251,7 @@ def _problems(tables: Tables, profile: bool) -> Iterator[str]:
     slurm, array, backup, evaluation = table("slurm"), table("array"), table("backup"), table("evaluation")
     limit, margin = slurm.get("time"), slurm.get("exit_margin")
     if limit and margin and parse_duration_s(margin) >= parse_duration_s(limit):
-        yield f"[slurm] exit_margin = {shown(margin)}: allowed is less than time = {shown(limit)}"
+        yield f"[slurm] exit_margin = {shown(margin)}: must be less than time = {shown(limit)}"
     yield from filter(None, map(extra_problem, slurm.get("extra", ())))
     if "tasks" in array and (problem := array_problem(array["tasks"])):
         yield f"[array] tasks = {shown(array['tasks'])}: {problem}"
@@ -263,7 +263,7 @@ def _problems(tables: Tables, profile: bool) -> Iterator[str]:
     yield from (f"[evaluation] tasks has {shown(one)} twice" for one in tasks if tasks.count(one) > 1)
     region = table("carbon").get("region")
     if region and not table("carbon").get("country"):
-        yield f"[carbon] region = {shown(region)}: allowed is a name next to country, which is missing"
+        yield f"[carbon] region = {shown(region)}: region needs country, which is missing"
     yield from filter(None, (variable_problem(name, value) for name, value in table("env").items()))
     yield from _program_problems(tables)
     yield from _watch_problems(table("watch"), profile)
@@ -297,9 +297,9 @@ def _program_problems(tables: Tables) -> Iterator[str]:
 def _watch_problems(watch: Mapping[str, Any], profile: bool) -> Iterator[str]:
     for key in _OF_A_PROFILE:
         if key in watch and not profile:
-            yield f"[watch] {key} names what is run: it may stand in a profile only"
+            yield f"[watch] {key} names what is run: it is allowed only in a profile"
     if "quota_command" in watch and not watch["quota_command"]:
-        yield "[watch] quota_command is empty: allowed are a program and its arguments"
+        yield "[watch] quota_command is empty: expected a program and its arguments"
     try:
         re.compile(watch.get("quota_pattern") or "")
     except re.error as error:
@@ -326,11 +326,11 @@ def _repository_problems(hub: Mapping[str, Any]) -> Iterator[str]:
             continue
         if "://" in name:  # not repeated: it may have a password in it
             yield (
-                f"[hub] {key} is a URL, and git servers are not supported: allowed is OWNER/NAME of a hub; "
+                f"[hub] {key} is a URL, and git servers are not supported: expected OWNER/NAME of a hub; "
                 "HF_ENDPOINT names a hub that is not huggingface.co"
             )
         else:
-            yield f'[hub] {key} = {shown(name)}: allowed is OWNER/NAME, as in "lab/tr1-13B-logs"'
+            yield f'[hub] {key} = {shown(name)}: expected OWNER/NAME, such as "lab/tr1-13B-logs"'
 
 
 def _is_repo(name: str) -> bool:
@@ -342,9 +342,9 @@ def _is_repo(name: str) -> bool:
 def check_output(path: Path, output: str) -> None:
     """Raise RunFileError for an output folder that no script can name on one line."""
     if not output or any(character in output for character in "\n\r\0"):
-        raise RunFileError(f"{path}: [run] output = {shown(output)}: allowed is a folder's path on one line")
+        raise RunFileError(f"{path}: [run] output = {shown(output)}: expected a folder's path on one line")
     if any(_HALF_PAIRS[0] <= character <= _HALF_PAIRS[1] for character in output):
-        raise RunFileError(f"{path}: [run] output = {shown(output)}: allowed is a folder's path in UTF-8; rename it")
+        raise RunFileError(f"{path}: [run] output = {shown(output)}: expected a folder's path in UTF-8; rename it")
 
 
 def extra_problem(entry: str) -> str | None:
@@ -358,7 +358,7 @@ def extra_problem(entry: str) -> str | None:
     if own is None or name in _OTHER_SBATCH_OPTIONS:
         return None
     key = own.replace("-", "_")
-    instead = f"set [slurm] {key}" if key in SlurmTable.__struct_fields__ else "leave it out"
+    instead = f"set [slurm] {key}" if key in SlurmTable.__struct_fields__ else "remove it"
     return f"[slurm] extra {shown(entry)}: --{own} is opsctl's own to set; {instead}"
 
 
@@ -372,14 +372,14 @@ def variable_problem(name: str, value: str) -> str | None:
     if not VARIABLE_NAME.fullmatch(name):
         return f"[env] {shown_key(name)} is not a variable's name: letters, digits and _, not starting with a digit"
     if is_launchers(name):
-        return f"[env] {name} is set for every rank by Slurm and the launcher; leave it out"
+        return f"[env] {name} is set for every rank by Slurm and the launcher; remove it"
     # A path only says where a secret is, as HF_TOKEN_PATH does.
     is_path = value.startswith(("/", "~", "./", "${")) and "/" in value
     if _SECRET.search(name) and not is_path:
         return (
-            f"[env] {name} looks like a secret, and the whole group reads what is written here: export it in the "
-            "environment script, or name a file that holds it"
+            f"[env] {name} looks like a secret, and the whole group can read this file: export it in the "
+            "environment script, or name a file that contains it"
         )
     if any(character in value for character in "\n\r\0"):
-        return f"[env] {name} = {shown(value)}: allowed is text on one line"
+        return f"[env] {name} = {shown(value)}: expected text on one line"
     return None

@@ -33,7 +33,7 @@ class PrintedTrouble(Struct, frozen=True):
 class PrintedOwner(Struct, frozen=True):
     """The problems of one account's files and folders."""
 
-    owner: Annotated[str, Meta(description="The account's name.")]
+    owner: Annotated[str, Meta(description="Name of the account.")]
     wrong: Annotated[int, Meta(description="Number of its files and folders with problems.")]
     troubles: Annotated[list[PrintedTrouble], Meta(description="Problems, fixed or not.")]
     command: Annotated[str | None, Meta(description="Command that it must run; null without problems.")]

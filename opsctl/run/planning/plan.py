@@ -297,12 +297,12 @@ class PlannedProgram(Struct, frozen=True, kw_only=True):
 
     kind: Annotated[str, Meta(description="`[program] kind`.")]
     command: Annotated[tuple[str, ...], Meta(description="Its words.")]
-    launch: Annotated[str, Meta(description="What starts its ranks: `torchrun`, `accelerate` or `ranks`.")]
+    launch: Annotated[str, Meta(description="Program that starts its ranks: `torchrun`, `accelerate` or `ranks`.")]
     stop: Annotated[str | None, Meta(description="Signal on which it saves and exits, or `hook`; null: none.")]
     grace_s: Annotated[int, Meta(description="Seconds from that signal to the end of its processes.")]
     checkpoints: Annotated[str | None, Meta(description="Pattern of its checkpoints; null if unknown.")]
     steps: Annotated[int | None, Meta(description="Length of the training in steps; null if unknown.")]
-    lacks: Annotated[tuple[str, ...], Meta(description="What cannot be done with it.")]
+    lacks: Annotated[tuple[str, ...], Meta(description="Functions that it does not support.")]
     refused: Annotated[str | None, Meta(description="Why it cannot be submitted yet; null if it can.")] = None
 
 
@@ -333,7 +333,7 @@ class RunPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     job: Annotated[PlannedJob, Meta(description="Time limit and margins of each job.")]
     problems: Annotated[list[str], Meta(description="Why it cannot be submitted; exit code 2 if there are any.")]
-    warnings: Annotated[list[str], Meta(description="Facts that are not known yet.")]
+    warnings: Annotated[list[str], Meta(description="Facts that are unknown so far.")]
 
 
 class NumbersPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -398,7 +398,7 @@ class FittingLayout(Struct, frozen=True, kw_only=True):
     pipeline: Annotated[int, Meta(description="Pipeline stages.")]
     data: Annotated[int, Meta(description="Replicas.")]
     micro_batch_size: Annotated[int, Meta(description="Samples of a micro-batch.")]
-    recompute: Annotated[str, Meta(description="What is recomputed: `none`, `attention` or `block`.")]
+    recompute: Annotated[str, Meta(description="Recomputation: `none`, `attention` or `block`.")]
     micro_batches: Annotated[int, Meta(description="Micro-batches of each replica in a step at the full batch.")]
     seconds_per_iteration: Annotated[float, Meta(description="Estimated seconds of a step at the full batch.")]
     memory_gb: Annotated[float, Meta(description="The fullest GPU's peak, in GB.")]

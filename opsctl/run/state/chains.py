@@ -32,20 +32,18 @@ SUBMIT, REVISE, REQUEST, REFILL = "submit", "revise", "request", "refill"
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """One sbatch of a job array."""
 
-    chain: Annotated[int, Meta(description="The array's job id; 0 while it is not known.")]
+    chain: Annotated[int, Meta(description="Job id of the array; 0 if unknown.")]
     token: Annotated[str, Meta(description="Finds the submission again among all jobs.")] = ""
     submitted_at: Annotated[Moment, Meta(description="Just before sbatch was called.")]
-    user: Annotated[str, Meta(description="Who submitted it.")]
-    host: Annotated[str, Meta(description="Where it was submitted.")] = ""
+    user: Annotated[str, Meta(description="User who submitted it.")]
+    host: Annotated[str, Meta(description="Host on which it was submitted.")] = ""
     name: Annotated[str, Meta(description="The job's name; empty if unknown.")] = ""
     work_dir: Annotated[str, Meta(description="The folder that its tasks start in; empty if unknown.")] = ""
     output: Annotated[str, Meta(description="The run's output folder then; empty if unknown.")] = ""
     revision: Annotated[str, Meta(description="Name of the newest revision then.")] = ""
     array: Annotated[str, Meta(description="The tasks, as sbatch takes them.")]
-    asked: Annotated[
-        str, Meta(description="The tasks that were asked for, where this is one of several arrays that have them.")
-    ] = ""
-    after: Annotated[tuple[str, ...], Meta(description="What it waits for, as job ids.")] = ()
+    asked: Annotated[str, Meta(description="The requested tasks, if several arrays share them.")] = ""
+    after: Annotated[tuple[str, ...], Meta(description="Ids of the jobs that it waits for.")] = ()
     arguments: Annotated[tuple[str, ...], Meta(description="Trainer arguments of this chain only.")] = ()
     nodes: Annotated[int | None, Meta(description="Number of nodes of this chain only; null for the run file's.")] = (
         None
@@ -63,7 +61,7 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="Nodes that `opsctl exclude list` kept out at its submission; null if unknown.")
     ] = None
     how: Annotated[
-        str, Meta(description="What submitted it: `submit`, `revise`, `request` or `refill`; empty if unknown.")
+        str, Meta(description="Command that submitted it: `submit`, `revise`, `request` or `refill`; empty if unknown.")
     ] = ""
 
     @property
@@ -134,11 +132,13 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True):
     """A cancel of the run's jobs by a user."""
 
     at: Annotated[Moment, Meta(description="When, by the clock of that host.")]
-    by: Annotated[str, Meta(description="The account.")]
-    host: Annotated[str, Meta(description="Where it was typed.")] = ""
-    jobs: Annotated[tuple[str, ...], Meta(description="What was cancelled, as squeue shows the ids.")] = ()
-    queued_only: Annotated[bool, Meta(description="Whether what ran went on.")] = False
-    chains: Annotated[int, Meta(description="How many chains were on record: later ones came after it.")] = 0
+    by: Annotated[str, Meta(description="User who typed it.")]
+    host: Annotated[str, Meta(description="Host on which it was typed.")] = ""
+    jobs: Annotated[tuple[str, ...], Meta(description="Cancelled jobs, with the ids that squeue shows.")] = ()
+    queued_only: Annotated[bool, Meta(description="True if running jobs continued.")] = False
+    chains: Annotated[
+        int, Meta(description="Number of recorded chains at that time; later ones were submitted after it.")
+    ] = 0
 
     def describe(self) -> str:
         """Return who cancelled what, and when."""

@@ -92,8 +92,8 @@ class PrintedLooker(msgspec.Struct, frozen=True):
     """A live job, which looks at a kill switch."""
 
     job: Annotated[str, Meta(description="The job as squeue shows it.")]
-    looks_at: Annotated[str, Meta(description="Path where it looks, as it was when it began.")]
-    sees_it: Annotated[bool, Meta(description="Whether that is this run's switch, also where the folder was moved.")]
+    looks_at: Annotated[str, Meta(description="Path of the switch that it checks, as of its start.")]
+    sees_it: Annotated[bool, Meta(description="True if that is this run's switch, also after the folder was moved.")]
     said: Annotated[str | None, Meta(description="Its word; null when there was none in time.")]
 
 
@@ -101,18 +101,18 @@ class PrintedKillSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """A run's kill switch; who, when and why are null while it is not triggered and where its file does not say."""
 
     path: Annotated[str, Meta(description="Absolute path of the file.")]
-    armed: Annotated[bool, Meta(description="Whether a group can create the file.")]
-    triggered: Annotated[bool, Meta(description="Whether the file, or anything else, is there.")]
-    by: Annotated[str | None, Meta(description="Who triggered it; the file's owner when the file does not say.")]
-    host: Annotated[str | None, Meta(description="Where they did.")]
+    armed: Annotated[bool, Meta(description="True if a group can create the file.")]
+    triggered: Annotated[bool, Meta(description="True if the file, or anything else of that name, exists.")]
+    by: Annotated[str | None, Meta(description="User who triggered it; the owner of the file if the file names none.")]
+    host: Annotated[str | None, Meta(description="Host on which it was triggered.")]
     at: Annotated[Moment | None, Meta(description="When they did.")]
     why: Annotated[str | None, Meta(description="Why they did.")]
-    story: Annotated[str | None, Meta(description="Who, when and why in a few words.")]
-    changed: Annotated[bool | None, Meta(description="Whether this command changed it; not where it only looks.")] = (
-        None
-    )
+    story: Annotated[str | None, Meta(description="User, time and reason in one line.")]
+    changed: Annotated[
+        bool | None, Meta(description="True if this command changed it; null for a command that only checks it.")
+    ] = None
     live: Annotated[
-        tuple[PrintedLooker, ...] | None, Meta(description="The live jobs, and what each said; only when triggering.")
+        tuple[PrintedLooker, ...] | None, Meta(description="The live jobs with their answers; only for `trigger`.")
     ] = None
 
 

@@ -90,18 +90,18 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `.opsctl/audit.jsonl`: a request and its result."""
 
     id: Annotated[str, Meta(description="The request's own.")]
-    action: Annotated[str, Meta(description="What was asked for; empty where that could not be read.")] = ""
-    asked_by: Annotated[str, Meta(description="The account whose file the request was.")] = ""
+    action: Annotated[str, Meta(description="The requested action; empty if it could not be read.")] = ""
+    asked_by: Annotated[str, Meta(description="Owner of the request file, who made the request.")] = ""
     uid: Annotated[int | None, Meta(description="That account's number.")] = None
-    host: Annotated[str, Meta(description="Where it was asked, as the asker said.")] = ""
+    host: Annotated[str, Meta(description="Host on which it was made, as recorded by its author.")] = ""
     asked_at: Annotated[Moment | None, Meta(description="When the file last changed, by the file server's clock.")] = (
         None
     )
     why: Annotated[str, Meta(description="Why, in the asker's words.")] = ""
-    owner: Annotated[str, Meta(description="The account whose jobs were meant.")] = ""
-    job: Annotated[str, Meta(description="The job that was meant, as squeue shows it; empty for what is queued.")] = ""
+    owner: Annotated[str, Meta(description="Owner of the jobs that it is about.")] = ""
+    job: Annotated[str, Meta(description="The job that it is about, as squeue shows it; empty for queued jobs.")] = ""
     tasks: Annotated[int | None, Meta(description="Tasks to extend the chain by.")] = None
-    by: Annotated[str, Meta(description="Who took it: an account, its host, and the job if it was one.")] = ""
+    by: Annotated[str, Meta(description="Account, host and job that carried it out.")] = ""
     at: Annotated[Moment | None, Meta(description="When it was answered, by that host's clock.")] = None
     outcome: Annotated[str, Meta(description="`done`, `refused`, `failed` or `too-late`.")] = ""
     words: Annotated[str, Meta(description="The result, in a sentence.")] = ""
@@ -111,7 +111,7 @@ class PrintedRequest(Audited, frozen=True, kw_only=True):
     """A request, answered or not."""
 
     state: Annotated[
-        Literal["waiting", "begun", "answered"], Meta(description="Whether a job has taken it, or answered it.")
+        Literal["waiting", "begun", "answered"], Meta(description="True if a job has taken it, or answered it.")
     ]
 
 

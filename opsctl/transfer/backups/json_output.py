@@ -23,12 +23,12 @@ class PrintedBackup(Struct, frozen=True, kw_only=True):
         str,
         Meta(description="`full`; `weights`: without optimizer states; `rest`: logs and records; `data`: data sets."),
     ]
-    iteration: Annotated[int | None, Meta(description="The checkpoint's; null for what is none.")]
+    iteration: Annotated[int | None, Meta(description="Iteration of the checkpoint; null for other files.")]
     form: Annotated[str, Meta(description="Always `files`: each by itself there.")]
     files: Annotated[int, Meta(description="How many files it has there.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     sent_at: Annotated[Moment | None, Meta(description="When it was sent.")]
-    by: Annotated[str, Meta(description="Who sent it, user@host.")]
+    by: Annotated[str, Meta(description="User and host that sent it, as user@host.")]
     verified_at: Annotated[Moment | None, Meta(description="When all of it was last proven there by checksum.")]
     lost: Annotated[str | None, Meta(description="Why it no longer counts.")]
 
@@ -48,24 +48,24 @@ class BackedUpRun(Struct, frozen=True, kw_only=True):
     run: Annotated[str, Meta(description="The run's name.")]
     to: Annotated[str, Meta(description="The destination.")]
     due: Annotated[list[DueBackup], Meta(description="Checkpoints that were to be sent, oldest first.")] = []
-    sent: Annotated[list[PrintedBackup], Meta(description="What is there now and was not before.")]
+    sent: Annotated[list[PrintedBackup], Meta(description="New files at the destination.")]
     there: Annotated[list[int], Meta(description="Iterations that it wants and had already.")] = []
     left: Annotated[dict[str, str], Meta(description="Why a checkpoint that it wants was not sent, by iteration.")] = {}
-    problems: Annotated[list[str], Meta(description="What went wrong, a sentence each.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was sent.")] = False
+    problems: Annotated[list[str], Meta(description="Problems, one sentence each.")]
+    dry_run: Annotated[bool, Meta(description="True if nothing was sent.")] = False
 
 
 class RestoredCheckpoint(Struct, frozen=True, kw_only=True):
     """The result of `checkpoints restore`."""
 
-    folder: Annotated[str, Meta(description="Where it is, absolute.")]
+    folder: Annotated[str, Meta(description="Its absolute path.")]
     iteration: Annotated[int, Meta(description="Which checkpoint.")]
     files: Annotated[int, Meta(description="How many files.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     whole: Annotated[bool, Meta(description="True: it has its manifest.")]
-    latest: Annotated[bool, Meta(description="Whether the next task resumes from it.")] = False
-    without_optimizer: Annotated[bool, Meta(description="Whether it has no optimizer states.")] = False
-    was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
+    latest: Annotated[bool, Meta(description="True if the next task resumes from it.")] = False
+    without_optimizer: Annotated[bool, Meta(description="True if it has no optimizer states.")] = False
+    was_there: Annotated[bool, Meta(description="True if it was complete already: nothing was fetched.")] = False
 
 
 class RestoredRun(Struct, frozen=True, kw_only=True):
@@ -75,18 +75,18 @@ class RestoredRun(Struct, frozen=True, kw_only=True):
     run: Annotated[str, Meta(description="The run's name.")]
     files: Annotated[int, Meta(description="How many files of logs and records.")]
     bytes: Annotated[int, Meta(description="Size of all that was brought.")]
-    checkpoint: Annotated[int | None, Meta(description="Iteration of the checkpoint that came along.")]
-    standing: Annotated[str, Meta(description="Whether it is the same run or another one, in words.")]
-    warnings: Annotated[list[str], Meta(description="What is to be looked at.")]
-    was_there: Annotated[bool, Meta(description="Whether it was complete already: nothing was fetched.")] = False
+    checkpoint: Annotated[int | None, Meta(description="Iteration of the restored checkpoint.")]
+    standing: Annotated[str, Meta(description="Text that says if it is the same run or a copy.")]
+    warnings: Annotated[list[str], Meta(description="Notes to read.")]
+    was_there: Annotated[bool, Meta(description="True if it was complete already: nothing was fetched.")] = False
 
 
 class RestoredDataSet(Struct, frozen=True, kw_only=True):
     """One data set that is there again."""
 
     options: Annotated[list[str], Meta(description="The run file's keys that named it.")]
-    was: Annotated[str, Meta(description="Where the run had it: a prefix, a folder or a file.")]
-    path: Annotated[str, Meta(description="Where it is now.")]
+    was: Annotated[str, Meta(description="Its old path: a prefix, a folder or a file.")]
+    path: Annotated[str, Meta(description="Its new path.")]
     files: Annotated[int, Meta(description="Files fetched.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
     there: Annotated[int, Meta(description="Files that were there already, the same.")]
@@ -96,9 +96,9 @@ class RestoredData(Struct, frozen=True, kw_only=True):
     """The result of `restore --data`."""
 
     run: Annotated[str, Meta(description="The run's name.")]
-    run_id: Annotated[str, Meta(description="Its id; empty where it had none.")]
+    run_id: Annotated[str, Meta(description="Its id; else empty.")]
     sets: Annotated[list[RestoredDataSet], Meta(description="Each data set.")]
-    changes: Annotated[list[str], Meta(description="What has to be changed, as they are not where they were.")]
+    changes: Annotated[list[str], Meta(description="Changes that the run file needs for the new paths.")]
 
 
 class VerifiedBackups(Struct, frozen=True, kw_only=True):
@@ -108,8 +108,8 @@ class VerifiedBackups(Struct, frozen=True, kw_only=True):
     backups: Annotated[int, Meta(description="How many whole ones lie there.")]
     files: Annotated[int, Meta(description="How many files were read.")]
     bytes: Annotated[int, Meta(description="Their size together.")]
-    lost: Annotated[list[PrintedBackup], Meta(description="What no longer counts.")]
-    problems: Annotated[list[str], Meta(description="What else is wrong, a sentence each.")]
+    lost: Annotated[list[PrintedBackup], Meta(description="Copies that no longer count.")]
+    problems: Annotated[list[str], Meta(description="Other problems, one sentence each.")]
 
 
 def printed(line: BackedUp) -> PrintedBackup:

@@ -70,7 +70,7 @@ class FarFiles:
             except hub.errors.EntryNotFoundError:
                 return None
         if found.size is None:
-            raise NotNow("it does not say how large the file is")
+            raise NotNow("the hub does not report the size of the file")
         return Look(found.commit_hash or self.repo.revision, found.size)
 
     def read(self, path: str, look: Look, start: int, end: int) -> Iterator[bytes]:

@@ -180,8 +180,8 @@ class PrintedCheck(Struct, frozen=True, kw_only=True):
             description="`ok`, `missing`, `unknown`: cannot be checked from here, `optional`: missing and not needed."
         ),
     ]
-    text: Annotated[str, Meta(description="What it found.")]
-    todo: Annotated[str, Meta(description="What to type; empty where nothing is to be done.")]
+    text: Annotated[str, Meta(description="Result of the check.")]
+    todo: Annotated[str, Meta(description="The command to type; empty if none is needed.")]
 
 
 def examined(checks: Iterable[Check], seen: Seen) -> list[PrintedCheck]:

@@ -200,8 +200,8 @@ class PrintedRow(Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="The run's name.")]
     output: Annotated[str | None, Meta(description="Absolute path of its output folder.")]
     problem: Annotated[str | None, Meta(description="Why the run cannot be read.")]
-    state: Annotated[str, Meta(description="As in `status`; `unreadable` where the run cannot be read.")]
-    slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
+    state: Annotated[str, Meta(description="As in `status`; `unreadable` if the run cannot be read.")]
+    slurm_problem: Annotated[str | None, Meta(description="Reason why Slurm did not answer; else empty.")]
     progress: Annotated[Progress | None, Meta(description="How far it is.")]
     speed: Annotated[Speed | None, Meta(description="The speed.")]
     left_s: Annotated[

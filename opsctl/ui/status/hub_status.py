@@ -30,7 +30,7 @@ class PrintedFarCheckpoint(Struct, frozen=True, kw_only=True):
     iteration: Annotated[int, Meta(description="Iterations done when it was saved.")]
     consumed_samples: Annotated[int, Meta(description="Samples consumed then.")]
     where: Annotated[str, Meta(description="Its folder in the repository, or its branch or tag.")]
-    with_optimizer: Annotated[bool, Meta(description="Whether its optimizer states are there, to train on.")]
+    with_optimizer: Annotated[bool, Meta(description="True if it has optimizer states.")]
     sent_at: Annotated[Moment | None, Meta(description="When its manifest, which goes last, was committed.")]
 
 
@@ -41,18 +41,18 @@ class FarStatus(Struct, frozen=True, kw_only=True):
     revision: Annotated[str, Meta(description="The branch, tag or commit that was read.")]
     at: Annotated[Moment, Meta(description="When this was read, by the hub's clock.")]
     log: Annotated[str, Meta(description="Path of the log in the repository.")]
-    log_commit: Annotated[str | None, Meta(description="Commit at which it was read; null where there is no log.")]
+    log_commit: Annotated[str | None, Meta(description="Commit of the log that was read; null without a log.")]
     log_sent_at: Annotated[Moment | None, Meta(description="When the log's last change was committed.")]
     log_age_s: Annotated[float | None, Meta(description="Seconds since then: everything may be so much older.")]
     progress: Annotated[Progress, Meta(description="How far it was.")]
     speed: Annotated[Speed, Meta(description="How fast it went.")]
     left_s: Annotated[float | None, Meta(description="Seconds of training left then, at that speed.")]
     loss: Annotated[Loss | None, Meta(description="The last iteration in the log.")]
-    watchdog: Annotated[str | None, Meta(description="What a watchdog last said in the log's end.")]
-    watchdog_at: Annotated[Moment | None, Meta(description="When it said that; null without a zone.")]
+    watchdog: Annotated[str | None, Meta(description="Last line of a watchdog at the end of the log.")]
+    watchdog_at: Annotated[Moment | None, Meta(description="Time of that line; null without a zone.")]
     checkpoint: Annotated[PrintedFarCheckpoint | None, Meta(description="The last one that is there completely.")]
     incomplete_checkpoints: Annotated[list[str], Meta(description="Newer ones that are there in part, and how.")]
-    not_known: Annotated[list[str], Meta(description="What cannot be known from there.")]
+    not_known: Annotated[list[str], Meta(description="Facts that the hub's copy does not have.")]
 
 
 def printed_far(run: FarRun) -> FarStatus:

@@ -39,18 +39,18 @@ class CronJobHealth(Struct, frozen=True, kw_only=True):
     """A job of the cron, as its last run left it."""
 
     name: Annotated[str, Meta(description="Its name, as `hourly/refill`.")]
-    state: Annotated[str, Meta(description="How its last run stands.")]
-    failures: Annotated[int, Meta(description="How many of its last runs, in a row, failed.")]
-    since: Annotated[Moment | None, Meta(description="When the first of those was.")]
-    detail: Annotated[str, Meta(description="What is to be said of it.")]
+    state: Annotated[str, Meta(description="State of its last run.")]
+    failures: Annotated[int, Meta(description="Number of failed runs since the last good one.")]
+    since: Annotated[Moment | None, Meta(description="Time of the first of them.")]
+    detail: Annotated[str, Meta(description="A note about it.")]
 
 
 class CronHealth(Struct, frozen=True, kw_only=True):
     """The cron that looks after the run."""
 
     folder: Annotated[str, Meta(description="Absolute path of its folder.")]
-    started: Annotated[bool, Meta(description="Whether it is started, and not stopped again.")]
-    carried_by: Annotated[str, Meta(description="Its owner, and via what; empty while it is stopped.")]
+    started: Annotated[bool, Meta(description="True if it is started, and not stopped again.")]
+    carried_by: Annotated[str, Meta(description="Its owner and its kind; empty if it is stopped.")]
     period_s: Annotated[float, Meta(description="Seconds between two ticks.")]
     heartbeat_at: Annotated[Moment | None, Meta(description="When the last tick was, by the file server.")]
     heartbeat_age_s: Annotated[float | None, Meta(description="Seconds since then.")]
@@ -64,7 +64,7 @@ class ChannelHealth(Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(description="Its name.")]
     failing_since: Annotated[Moment | None, Meta(description="Since when it takes nothing; null while it does.")]
-    detail: Annotated[str, Meta(description="What it answered.")]
+    detail: Annotated[str, Meta(description="Its answer.")]
     waiting: Annotated[int, Meta(description="Messages that it has not taken yet.")]
     dropped: Annotated[int, Meta(description="Recent messages that it never took, until acknowledged.")]
 
@@ -74,7 +74,7 @@ class AlertsHealth(Struct, frozen=True, kw_only=True):
 
     channels: Annotated[list[ChannelHealth], Meta(description="The channels that were ever used.")]
     silenced_until: Annotated[Moment | None, Meta(description="Until when nothing is sent; null while all is.")]
-    silenced_by: Annotated[str | None, Meta(description="Who said so.")]
+    silenced_by: Annotated[str | None, Meta(description="User who silenced the alerts.")]
     problem: Annotated[str | None, Meta(description="Why the records of alerts cannot be read.")]
 
 
@@ -132,7 +132,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     lm_loss: Annotated[float | None, Meta(description="Its loss in nats a token; null when it is no finite number.")]
     logged_by: Annotated[Moment | None, Meta(description="When it was logged, at the latest.")]
     age_s: Annotated[float | None, Meta(description="Seconds since `logged_by`.")]
-    age_is_a_minimum: Annotated[bool, Meta(description="Whether it may be older: other lines came after it.")]
+    age_is_a_minimum: Annotated[bool, Meta(description="True if it may be older, because other lines follow it.")]
 
 
 class PrintedCheckpoint(Struct, frozen=True, kw_only=True):
@@ -151,7 +151,7 @@ class PrintedRevision(Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Its name, by which attempts and chains call it.")]
     published_at: Annotated[Moment, Meta(description="When it was published.")]
     published_by: Annotated[str, Meta(description="By whom, as user@host.")]
-    differs: Annotated[list[str], Meta(description="Keys, as `table.key`, whose value in the run file is another.")]
+    differs: Annotated[list[str], Meta(description="Keys, as `table.key`, with another value in the run file.")]
     problem: Annotated[str | None, Meta(description="Why the run file could not be compared.")]
 
 
@@ -159,7 +159,7 @@ class PrintedUnseen(Struct, frozen=True, kw_only=True):
     """Another user's chain that may not have ended, and whose jobs are hidden here."""
 
     array_job_id: Annotated[int, Meta(description="The id that sbatch printed.")]
-    user: Annotated[str, Meta(description="Who submitted it.")]
+    user: Annotated[str, Meta(description="User who submitted it.")]
 
 
 class PrintedLease(Struct, frozen=True, kw_only=True):
@@ -168,12 +168,12 @@ class PrintedLease(Struct, frozen=True, kw_only=True):
     number: Annotated[int, Meta(description="Grows with every taking.")]
     attempt: Annotated[str, Meta(description="Id of the attempt that it was taken for.")]
     job_id: Annotated[int | None, Meta(description="Slurm's id of its job.")]
-    user: Annotated[str, Meta(description="Whose job that is.")]
+    user: Annotated[str, Meta(description="Owner of that job.")]
     host: Annotated[str, Meta(description="The job's first node, which keeps the lease.")]
     heartbeat_age_s: Annotated[
-        float | None, Meta(description="Seconds since it was shown; null where the reader may not measure it.")
+        float | None, Meta(description="Seconds since the last heartbeat; null if it cannot be measured.")
     ]
-    is_in_queue: Annotated[bool | None, Meta(description="Whether the queue shows that job as the run's.")]
+    is_in_queue: Annotated[bool | None, Meta(description="True if the queue shows that job as the run's.")]
 
 
 class Status(Struct, frozen=True, kw_only=True):
@@ -189,14 +189,14 @@ class Status(Struct, frozen=True, kw_only=True):
             "`unsubmitted`, `waiting`, `held`, or Slurm's state of the task that has its nodes, in lower case."
         ),
     ]
-    slurm_problem: Annotated[str | None, Meta(description="Why Slurm could not be asked.")]
-    submitted: Annotated[bool, Meta(description="Whether the run was ever submitted.")]
-    finished: Annotated[bool, Meta(description="Whether its last checkpoint is its end.")]
+    slurm_problem: Annotated[str | None, Meta(description="Reason why Slurm did not answer; else empty.")]
+    submitted: Annotated[bool, Meta(description="True if the run was ever submitted.")]
+    finished: Annotated[bool, Meta(description="True if its last checkpoint is its end.")]
     job: Annotated[PrintedJob | None, Meta(description="The task that has its nodes.")]
     queue: Annotated[list[PrintedJob] | None, Meta(description="The run's other jobs, in the order they may come.")]
     unseen: Annotated[
         list[PrintedUnseen] | None,
-        Meta(description="Others' chains that may be queued or running, where Slurm hides the jobs of others."),
+        Meta(description="Other users' chains that may be queued or running, if Slurm hides their jobs."),
     ]
     progress: Annotated[Progress, Meta(description="How far it is.")]
     speed: Annotated[Speed, Meta(description="The speed.")]
@@ -213,9 +213,9 @@ class Status(Struct, frozen=True, kw_only=True):
         Meta(description="How many of this chain's last attempts, in a row, made no checkpoint; three stop the chain."),
     ]
     lease: Annotated[PrintedLease | None, Meta(description="The writer of the run; null without one.")]
-    evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null where there are none.")]
-    goodput: Annotated[GoodputSeen | None, Meta(description="Where its time went; null where too little is known.")]
-    carbon: Annotated[EnergySeen | None, Meta(description="Its energy so far; null where nothing is measured.")]
+    evaluation: Annotated[EvaluationSeen | None, Meta(description="Evaluations by lm-eval; null if there are none.")]
+    goodput: Annotated[GoodputSeen | None, Meta(description="Goodput: the use of its time; null if unknown.")]
+    carbon: Annotated[EnergySeen | None, Meta(description="Its energy so far; null if nothing was measured.")]
     kill_switch: Annotated[PrintedKillSwitch | None, Meta(description="The kill switch; null when it cannot be seen.")]
     revision: Annotated[PrintedRevision | None, Meta(description="The newest revision; null before the first submit.")]
     findings: Annotated[list[PrintedOpenFinding], Meta(description="Findings for a person, worst first.")]

@@ -122,7 +122,7 @@ def run_here(
     code = colour_of(overview)
     lines = [f"{paint(name, BOLD, colour)}  {paint(said, f'1;{code}', colour)}"]
     if age := answer_age(overview.seen.queue_age_s):
-        lines += labelled([("asked", age)], width)
+        lines += labelled([("slurm", age)], width)
     if overview.iteration is not None:
         lines += labelled([("progress", progress_text(overview))], width)
     for one in findings[:_MOST]:

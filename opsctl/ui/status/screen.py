@@ -141,7 +141,7 @@ def job_rows(overview: Overview) -> list[tuple[str, str]]:
     if overview.seen.blind is not None:
         return [("jobs", "unknown")]
     age = answer_age(overview.seen.queue_age_s)
-    rows: list[tuple[str, str]] = [("asked", age)] if age else []
+    rows: list[tuple[str, str]] = [("slurm", age)] if age else []
     job = overview.seen.running
     if job is not None:
         until = f", until {iso(job.ends_at, 'minutes')}" if job.ends_at else ""

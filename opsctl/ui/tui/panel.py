@@ -277,7 +277,7 @@ def _curves(overview: Overview, width: int, colour: bool, is_tall: bool) -> list
     lately = seen.series[-_LATELY:]
     known = (
         ("loss", [one.loss for one in seen.series], loss_text(seen)),
-        ("lately", [one.loss for one in lately], _range(one.loss for one in lately)),
+        ("recent loss", [one.loss for one in lately], _range(one.loss for one in lately)),
         ("s/iteration", [one.seconds_per_iteration for one in lately], speed_text(overview)),
     )
     lines: list[str] = []

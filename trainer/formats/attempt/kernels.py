@@ -26,7 +26,7 @@ class BuiltArtifact(msgspec.Struct, frozen=True, kw_only=True):
     ]
     kernels: Annotated[int, Meta(description="Number of kernels; 0 for a library.")]
     folder: Annotated[str | None, Meta(description="Path of the file; null: nothing is built.")]
-    used_here: Annotated[bool, Meta(description="Whether this machine's CPU or GPU can run it.")]
+    used_here: Annotated[bool, Meta(description="True if this machine's CPU or GPU can run it.")]
 
 
 class KernelCache(msgspec.Struct, frozen=True, kw_only=True):

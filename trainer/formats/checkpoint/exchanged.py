@@ -25,7 +25,7 @@ class ExportedModel(msgspec.Struct, frozen=True, kw_only=True):
     files: Annotated[int, Meta(description="Files of weights.")]
     parameters: Annotated[int, Meta(description="Parameters, without padding of the vocabulary.")]
     bytes: Annotated[int, Meta(description="Size of the folder.")]
-    tokenizer: Annotated[bool, Meta(description="Whether the folder has a tokenizer.")]
+    tokenizer: Annotated[bool, Meta(description="True if the folder has a tokenizer.")]
     notices: Annotated[list[str], Meta(description="Deviations from a usual export.")]
 
 
@@ -38,7 +38,7 @@ class ImportedModel(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Annotated[int, Meta(description="Parameters, with padding of the vocabulary.")]
     bytes: Annotated[int, Meta(description="Size of its weights.")]
     options: Annotated[dict[str, Any], Meta(description="The trainer's options for this model.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]
+    dry_run: Annotated[bool, Meta(description="True if nothing was written.")]
 
 
 class ConvertedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class ConvertedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Annotated[int, Meta(description="Parameters, with padding of the vocabulary.")]
     files: Annotated[int, Meta(description="Files written; 0 with `--dry-run`.")]
     bytes: Annotated[int, Meta(description="Their size; with `--dry-run` the size needed.")]
-    dry_run: Annotated[bool, Meta(description="Whether nothing was written.")]
+    dry_run: Annotated[bool, Meta(description="True if nothing was written.")]
 
 
 class GeneratedText(msgspec.Struct, frozen=True, kw_only=True):
