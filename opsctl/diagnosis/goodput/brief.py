@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from opsctl.diagnosis.goodput.account import Part, account, estimated
-from opsctl.diagnosis.goodput.report import words
+from opsctl.diagnosis.goodput.report import WORDS, name_of
 from opsctl.run.attempts.ending import Ending
 from opsctl.run.attempts.events import Attempt
 
@@ -27,7 +27,7 @@ class GoodputSeen(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Return the estimate in words."""
-        most = f", {self.most_percent:.0f} % {self.most}" if self.most else ""
+        most = f", {self.most_percent:.0f} % {WORDS.get(self.most, self.most)}" if self.most else ""
         return f"about {self.trained_percent:.0f} % of the time in training{most}. Details: opsctl attempts --report"
 
 
@@ -50,7 +50,7 @@ def goodput_seen(
     most, key = max(((ms, key) for key, ms in amounts.wall_ms.items() if key[0] in _REPORTED), default=(0, None))
     return GoodputSeen(
         trained_percent=100 * amounts.of(Part.TRAINED) / whole,
-        most=words(key) if key and most else "",
+        most=name_of(key) if key and most else "",
         most_percent=100 * most / whole,
     )
 

@@ -87,7 +87,7 @@ _LOST_TODO = {
     Ending.CANCELLED: "stop jobs with opsctl request stop instead of cancelling them",
 }
 #: The parts as people read them; `--json` has the names of `Part`.
-_WORDS = {
+WORDS: dict[str, str] = {
     Part.TRAINED: "training",
     Part.EVALUATED: "evaluating",
     Part.SAVED: "saving",
@@ -218,8 +218,13 @@ def what_next(amounts: Amounts) -> str:
 
 def words(key: Key) -> str:
     """Return the part in words: `lost to node-failure`, `waiting in the queue`."""
+    return WORDS.get(key[0], name_of(key))
+
+
+def name_of(key: Key) -> str:
+    """Return the name of the part: `lost to node-failure`, `waited`."""
     part, cause = key
-    return f"lost to {cause or 'an unknown end'}" if part is Part.LOST else _WORDS.get(part, str(part))
+    return f"lost to {cause or 'an unknown end'}" if part is Part.LOST else str(part)
 
 
 def lines(found: GoodputReport) -> list[str]:

@@ -247,7 +247,7 @@ def _leave_without_lease(task: Task, ending: Ending, why: str) -> int:
     chain = task.allocation.array_job_id
     if ending == Ending.HELD and keeps_losing_the_lease(attempts_file.read(task.paths), chain):
         task.log.add_line(
-            f"opsctl: the {FAILURE_LIMIT - 1} attempts before it saved no new checkpoint either: this chain stops"
+            f"opsctl: the {FAILURE_LIMIT - 1} tasks before it did not get the lease either: this chain stops"
         )
         cancel_pending(task, lambda: [chain])
     what = "end it, or wait for its end, then opsctl submit" if ending == Ending.HELD else "fix that"
