@@ -82,7 +82,7 @@ def test_one_that_is_none_would_be_seen(command: str) -> None:
 #: Commands that pages show and no session types: they need torch, a GPU, a hub, an index, a terminal or several people.
 #: Tests of their own try them.
 NOT_TYPED = {
-    *("alerts ack", "alerts test", "checkpoints convert", "checkpoints repoint", "completion"),
+    *("alerts test", "checkpoints convert", "checkpoints repoint", "completion"),
     *("cron logs", "env build", "env check", "evaluate", "generate", "hub check", "hub login", "help", "hub status"),
     *("hub sync", "import hf", "jobs cancel", "kernels build", "perms", "probe"),
     *("request", "request carry-out", "request requeue", "shell", "watch", "watch all", "watch backups"),

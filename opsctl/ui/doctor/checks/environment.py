@@ -42,17 +42,19 @@ def _lock(found: EnvironmentSeen, _seen: Seen) -> Result | None:
     if found.problem or found.others_can_change or not found.is_there:
         return None
     if found.held_against is None:
-        return optional("nothing says what should be in it", "uv pip freeze > requirements.lock; [environment]")
+        return optional(
+            "no file lists the packages that the run needs", "uv pip freeze > requirements.lock; [environment]"
+        )
     if found.discrepancies and found.discrepancies[0].kind == "not in use":
         return missing(found.discrepancies[0].text, found.discrepancies[0].todo)
     wrong = [one.text for one in found.discrepancies if one.kind != "cannot be seen"]
     if wrong:
         more = f" and {len(wrong) - _MOST} more" if len(wrong) > _MOST else ""
         return missing(
-            f"it is not what {found.held_against} says: {', '.join(wrong[:_MOST])}{more}",
+            f"it differs from {found.held_against}: {', '.join(wrong[:_MOST])}{more}",
             "opsctl env check; opsctl env build",
         )
-    return ok(f"it is what {found.held_against} says")
+    return ok(f"it is the same as {found.held_against}")
 
 
 def _kernels(found: KernelsSeen, _seen: Seen) -> Result | None:
@@ -77,7 +79,7 @@ CHECKS = (
     Check("environment's lock", "Is in the environment what should be?", _lock, "environment"),
     Check(
         "compiled operations",
-        "Are the kernels built for the GPUs that the run asks for, beside its own torch?",
+        "Are the kernels built for the GPUs that the run asks for, and for its torch?",
         _kernels,
         "kernels",
     ),

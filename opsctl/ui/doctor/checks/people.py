@@ -50,7 +50,7 @@ def _profiles(found: AccountSeen, _seen: Seen) -> Result | None:
     return (
         ok(", ".join(map(str, found.profiles)))
         if found.profiles
-        else optional("there is no profile: each run file must have all settings")
+        else optional("there is no profile with settings for all runs")
     )
 
 
