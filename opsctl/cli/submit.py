@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Submit a chain of array tasks that resume from each other's checkpoints.
 
-    Prints the job id. Fails if a chain of this run is queued or running, whoever owns it; --after auto queues the
+    Prints the job id. Fails if a chain of this run, of any user, is queued or running; --after auto queues the
     new chain behind it. Arguments after -- go to the training program of this chain only. A later revision does not
     remove them.
     """

@@ -211,7 +211,7 @@ def acknowledge(paths: RunPaths, keys: Sequence[str], why: str, now: datetime, d
         return f"would acknowledge {', '.join(alerts.meant(keys, alerts.open_alerts(paths))) or 'nothing'}"
     with explained_disk_errors(paths, "nothing was acknowledged"):
         done = alerts.acknowledge(paths, keys, why, now)
-    return f"{account_name()} works on {', '.join(done)}" if done else "there are no open alerts"
+    return f"{account_name()} works on {', '.join(done)}" if done else "no open alerts"
 
 
 def silence_until(paths: RunPaths, until: datetime, why: str, now: datetime, dry_run: bool) -> str:

@@ -128,7 +128,7 @@ def screen(alerts: PrintedAlerts, now: datetime) -> list[str]:
         if one.todo:
             lines.append(f"         do: {one.todo}")
     if not alerts.open:
-        lines.append("there are no open alerts")
+        lines.append("no open alerts")
     for channel in alerts.channels:
         state = []
         if channel.failing_since:

@@ -232,7 +232,7 @@ def meant(keys: Sequence[str], findings: Mapping[str, Remembered]) -> list[str]:
             else [one for one in is_open if key in (one.partition(":")[0], one.partition(" ")[0])]
         )
         if not named:
-            listed = ", ".join(map(shlex.quote, is_open)) or "there are no open alerts"
+            listed = ", ".join(map(shlex.quote, is_open)) or "no open alerts"
             raise OpsctlError(f"not open: {key}; open: {listed}")
         wanted.update(dict.fromkeys(named))
     return list(wanted)

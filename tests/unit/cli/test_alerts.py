@@ -32,7 +32,7 @@ def test_the_list_says_what_is_open_who_looks_after_it_and_what_waits(
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert opsctl("alerts", "list") == 0
-    assert capsys.readouterr().out == "there are no open alerts\n"
+    assert capsys.readouterr().out == "no open alerts\n"
     alerts.note(desk.paths, [CRON], now() - timedelta(hours=2))
     with http_server(Posts(otherwise=lambda: Answer(500))) as posts:
         desk.settle(channels=[posts.url()])
