@@ -27,8 +27,8 @@ class GoodputSeen(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Return the estimate in words."""
-        most = f", {self.most_percent:.0f} % {WORDS.get(self.most, self.most)}" if self.most else ""
-        return f"about {self.trained_percent:.0f} % of the time in training{most}. Details: opsctl attempts --report"
+        most = f", {self.most_percent:.0f} % {WORDS.get(self.most, self.most)}" if self.most and self.most_percent >= 0.5 else ""
+        return f"about {self.trained_percent:.0f} % of the time in training{most}: opsctl attempts --report"
 
 
 def goodput_seen(

@@ -286,7 +286,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "torch 2.6 -> 2.7",
         "env check",
     ),
-    ("environment's lock", changed("environment", held_against=None), State.OPTIONAL, "nothing says", "uv pip freeze"),
+    ("environment's lock", changed("environment", held_against=None), State.OPTIONAL, "no file lists", "uv pip freeze"),
     (
         "compiled operations",
         changed("kernels", state="missing"),
