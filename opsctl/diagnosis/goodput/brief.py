@@ -27,7 +27,11 @@ class GoodputSeen(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Return the estimate in words."""
-        most = f", {self.most_percent:.0f} % {WORDS.get(self.most, self.most)}" if self.most and self.most_percent >= 0.5 else ""
+        most = (
+            f", {self.most_percent:.0f} % {WORDS.get(self.most, self.most)}"
+            if self.most and self.most_percent >= 0.5
+            else ""
+        )
         return f"about {self.trained_percent:.0f} % of the time in training{most}: opsctl attempts --report"
 
 

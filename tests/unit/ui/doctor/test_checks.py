@@ -132,7 +132,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "chmod",
     ),
     ("profiles", changed("account", profile_problem="/p: [crn] is not known"), State.MISSING, "[crn]", "correct"),
-    ("profiles", changed("account", profiles={}), State.OPTIONAL, "none", ""),
+    ("profiles", changed("account", profiles={}), State.OPTIONAL, "no profile", ""),
     (
         "cron",
         replace(HEALTHY, desk=DeskSeen(CronSeen("/c", is_started=False), 1)),
@@ -205,7 +205,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
     ),
     ("controller", changed("slurm", version="20.11.8"), State.MISSING, "20.11.8", "newer"),
     ("accounting", changed("slurm", accounting_problem="connection refused"), State.UNKNOWN, "refused", "sacct"),
-    ("accounting", changed("slurm", accounting_type="accounting_storage/none"), State.OPTIONAL, "none", ""),
+    ("accounting", changed("slurm", accounting_type="accounting_storage/none"), State.OPTIONAL, "no accounting", ""),
     (
         "partition",
         changed("slurm", partitions=frozenset({"cpu", "prepost"})),
@@ -249,7 +249,7 @@ BREAKS: list[tuple[str, Seen, State, str, str]] = [
         "ulimit",
     ),
     ("gpus", changed("host", driver=""), State.MISSING, "no driver", "site"),
-    ("gpus", changed("host", driver="", gpus=0), State.OPTIONAL, "none on login1", ""),
+    ("gpus", changed("host", driver="", gpus=0), State.OPTIONAL, "login1 has none", ""),
     ("environment script", changed("environment", is_there=False), State.MISSING, "not there", "opsctl env build"),
     (
         "environment script",
