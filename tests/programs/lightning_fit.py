@@ -41,10 +41,12 @@ class Sum(lightning.LightningModule):
     def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
         loss = (self.layer(batch) - batch.sum(1, keepdim=True)).square().mean()
         self.log("loss", loss, prog_bar=True)
-        if self.global_rank == 0:
-            print(f"\nstep {self.global_step + 1}/{self.trainer.max_steps} loss {loss.item():.8f}", flush=True)
         time.sleep(self.step_seconds)
         return loss
+
+    def on_train_batch_end(self, outputs: dict[str, torch.Tensor], *_: object) -> None:
+        if self.global_rank == 0:
+            print(f"\nstep {self.global_step}/{self.trainer.max_steps} loss {outputs['loss'].item():.8f}", flush=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
