@@ -182,7 +182,7 @@ def _loss(triage: Triage) -> list[str]:
     saved = "none" if triage.checkpoint is None else f"iteration {triage.checkpoint}"
     lost = []
     if triage.lost_iterations is not None:
-        lost.append(f"{triage.lost_iterations} iterations")
+        lost.append(f"{triage.lost_iterations} iteration{'s' if triage.lost_iterations != 1 else ''}")
     if triage.lost_s is not None:
         lost.append(format_duration(triage.lost_s))
     if triage.lost_gpu_hours is not None:

@@ -136,7 +136,7 @@ def test_a_configuration_that_others_can_write_is_not_used(paths: RunPaths, tmp_
         client_for(chosen).jobs()
     said = str(caught.value)
     assert missing(said, "lab", "ctl", conf, "export SLURM_CONF='", "--cluster") == [] and "\n" not in said
-    with pytest.raises(SlurmUnreachable, match="not asked"):
+    with pytest.raises(SlurmUnreachable, match="not contacted"):
         client_for(chosen).submit("")
 
 
