@@ -166,7 +166,7 @@ def test_a_loss_that_cannot_be_put_on_record_counts_all_the_same(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("opsctl.transfer.backups.verify.record", full)
-    assert any("not on record" in one for one in verify_now(folder, disk).problems)
+    assert any("not recorded" in one for one in verify_now(folder, disk).problems)
     assert 20 not in goes(folder)
 
 
