@@ -245,7 +245,7 @@ def _refuse_new_branch(paths: RunPaths, one: SetAside, read_curves: ReadCurves) 
     there += [found.name for found in read_curves(paths.tensorboard, point, None) if found.beyond]
     if there:
         raise OpsctlError(
-            f"the training has continued since that rollback and saved {there[0]}; opsctl checkpoints rollback --to "
+            f"the training has continued, and {there[0]} is newer than that rollback: opsctl checkpoints rollback --to "
             f"{one.to} sets it aside, then rollback --undo {one.number} restores the earlier checkpoints"
         )
 
