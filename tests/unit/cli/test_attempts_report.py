@@ -33,7 +33,7 @@ def test_a_runs_time_is_told_by_its_parts_without_slurm(paths: RunPaths, capsys:
     assert told["wall_s"] == pytest.approx(sum(parts.values())) and told["attempts"] == 2
     assert call("--report") == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("since 2026-11-21T") and any(row.startswith("in all") for row in shown)
+    assert shown[0].startswith("since 2026-11-21T") and any(row.startswith("total") for row in shown)
     assert any(row.startswith("best save interval: ") for row in shown)
 
 
