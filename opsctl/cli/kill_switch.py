@@ -35,7 +35,7 @@ def command() -> None:
 def arm(run: str | None, as_json: bool, dry_run: bool) -> None:
     """Give the run's group permission to trigger the switch.
 
-    opsctl submit does this too. Use it if the permission was lost.
+    opsctl submit does this too, and the owner can always trigger it. Use this if the permission was lost.
     """
     _print(kill_switch.arm(*kill_switch.switch_of(run), dry_run), as_json)
 

@@ -57,8 +57,8 @@ def folders_that_answer(folders: Iterable[Path]) -> list[Path]:
 
 def cluster_option(function: Function) -> Function:
     """`--cluster`: a local cluster's name or folder."""
-    what = "A test cluster of opsctl local-cluster: its name or folder [default: the run's, else this host's Slurm]."
-    return click.option("--cluster", metavar="NAME", help=what)(function)
+    where = "[default: where the run was submitted, else this host's Slurm]"
+    return click.option("--cluster", metavar="NAME", help=f"A local cluster's name or folder {where}.")(function)
 
 
 #: What a command prints under a key of `--json`: the name of a struct, or `list[NAME]`; with it, when it does.

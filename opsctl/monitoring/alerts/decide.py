@@ -301,18 +301,20 @@ def _escalation_text(late: _Findings, now: datetime) -> tuple[str, str]:
 
 
 def _recovery_text(ended: _Findings, now: datetime) -> tuple[str, str]:
-    lines = [f"{key}: {printable(one.text)} ({_lasted(one, one.recovered_at or now)})" for key, one in ended.items()]
+    lines = [
+        f"{key} is over: {printable(one.text)} ({_lasted(one, one.recovered_at or now)})" for key, one in ended.items()
+    ]
     first = next(iter(ended.values()))
     more = f" and {len(ended) - 1} more" if len(ended) > 1 else ""
     return f"recovered: {printable(first.text)}{more}", "\n".join(lines)
 
 
 def _silence_over_text(silence: Silence, still: _Findings, ended: _Findings, now: datetime) -> tuple[str, str]:
-    by = f" of {silence.by}" if silence.by else ""
+    by = f" by {silence.by}" if silence.by else ""
     body = _body(still, now) if still else ""
     if ended:
         body += f"\n\nended meanwhile:\n{_recovery_text(ended, now)[1]}"
-    return f"the silence{by} is over: {len(still)} open, {len(ended)} ended", body.strip()
+    return f"alerts silenced{by} are sent again: {len(still)} open, {len(ended)} ended", body.strip()
 
 
 def _titled(before: str, about: _Findings) -> str:

@@ -100,11 +100,11 @@ def channels(snapshot: Snapshot, _settings: Settings) -> Iterator[Finding]:
         length = snapshot.now - since
         yield finding(
             Severity.CRITICAL if is_all or length >= _FAILING_LONG else Severity.WARNING,
-            f"alerts do not get through {one.name} for {length_words(length)}",
+            f"no alert can be sent to {one.name}",
             one.name,
             since=since,
             evidence=(f"{one.waiting} messages wait for it", one.detail, "no other channel works" if is_all else ""),
-            todo="opsctl alerts test; what waits is sent when it works again",
+            todo="opsctl alerts test; unsent alerts are sent when it works again",
         )
     for one in snapshot.channels:
         if one.dropped and (one, one.failing_since) not in failing:

@@ -43,7 +43,7 @@ _STATES: dict[str, tuple[Severity, str]] = {
 _WAITING: dict[str, str] = {Reason.ARRAY_TASK_LIMIT: "array-limit", Reason.DEPENDENCY: "dependency"}
 #: training: what to type about a job in trouble, by its form.
 _TODO = {
-    "held": "opsctl request release-queued; if an administrator holds it: scontrol release {job}",
+    "held": "opsctl request release-queued; for JobHeldAdmin, ask the site",
     "never": "opsctl revise --resubmit replaces the chain; scontrol show job {job} shows the dependency",
     "cannot-start": "scontrol show job {job} shows why; then opsctl revise --resubmit",
     "suspended": "scontrol resume {job}",
@@ -109,7 +109,7 @@ def _missing(snapshot: Snapshot, settings: Settings) -> Finding:
     if snapshot.stopped_by:
         switch = snapshot.kill_switch
         first = "opsctl kill-switch deactivate, then " if switch is not None and switch.is_triggered else ""
-        todo = f"{first}opsctl submit to continue"
+        todo = f"{first}opsctl submit if nothing is queued"
         return _state(Severity.WARNING, name, "rests", snapshot.stopped_by, todo=todo)
     if snapshot.was_submitted or snapshot.checkpoint is not None:
         return critical(

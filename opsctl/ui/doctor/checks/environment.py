@@ -43,7 +43,8 @@ def _lock(found: EnvironmentSeen, _seen: Seen) -> Result | None:
         return None
     if found.held_against is None:
         return optional(
-            "no file lists the packages that the run needs", "uv pip freeze > requirements.lock; [environment]"
+            "no file lists the packages that the run needs",
+            "uv pip freeze > requirements.lock; its path under requirements of [environment]",
         )
     if found.discrepancies and found.discrepancies[0].kind == "not in use":
         return missing(found.discrepancies[0].text, found.discrepancies[0].todo)
