@@ -242,7 +242,10 @@ def write_after_the_next_start(checkpoints: str, memory: str) -> tuple[str, list
     destination = Destination(HeldFolder(Path(checkpoints)))
     found = Memory.of(destination)
     manifest = read_manifest(Path(checkpoints) / "global_step5")
-    taken = {"a.pt": lambda: torch.zeros(3)}
+
+    def taken() -> dict[str, Any]:
+        return {"a.pt": lambda: torch.zeros(3)}
+
     stopped = Writer(found.create(), destination, found.nodes)
     stopped.write(taken, manifest)
     found.remove()  # as the next start does
@@ -265,6 +268,62 @@ def test_a_rank_of_an_earlier_start_writes_no_snapshot_into_a_later_one(
     ((error, before),) = pool.run(1, write_after_the_next_start, str(killed.checkpoints), str(memory))
     assert "No such file" in error
     assert len(before) == 1, "only the folder of the later start"
+
+
+def write_two_snapshots(checkpoints: str, memory: str, fails_in: str) -> tuple[str, int, list[str]]:
+    """Write two snapshots on two nodes, the first without room on one; its error, and the pieces here before and after.
+
+    fails_in: `writing` if there is no room for the rank's own piece, `receiving` if there is none for the copy.
+    """
+    import errno
+
+    import torch
+    import torch.distributed as dist
+
+    from trainer.checkpoint.destination import Destination
+    from trainer.checkpoint.memory import Memory, Writer, open_group
+    from trainer.core.files import HeldFolder
+    from trainer.formats.errors import CheckpointError
+
+    become_a_node(memory, nodes=2)
+    dist.init_process_group("gloo")
+    destination = Destination(HeldFolder(Path(checkpoints)))
+    found = Memory.of(destination)
+    writer = Writer(found.create(), destination, found.nodes, open_group())
+    manifest = read_manifest(Path(checkpoints) / "global_step5")
+    is_full, usual, error = dist.get_rank() == 1, os.posix_fallocate, ""
+
+    def state() -> Any:
+        if is_full and fails_in == "writing":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return torch.zeros(3)
+
+    def allocate(*arguments: Any) -> None:
+        if is_full and fails_in == "receiving":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        usual(*arguments)
+
+    setattr(os, "posix_fallocate", allocate)  # noqa: B010
+    try:
+        writer.write(lambda: {f"{dist.get_rank()}.pt": state}, manifest)
+    except (CheckpointError, OSError) as caught:
+        error = str(caught)
+    writer.remove(manifest.iteration)
+    before = len(list(writer.folder.place().iterdir()))
+    is_full = False
+    writer.write(lambda: {f"{dist.get_rank()}.pt": state}, manifest)
+    return error, before, sorted(path.parent.name for path in writer.folder.place().glob("*/piece.json"))
+
+
+@pytest.mark.parametrize("fails_in", ["writing", "receiving"])
+def test_no_rank_waits_for_the_snapshot_of_one_whose_memory_is_full(
+    pool: Pool, killed: Killed, tmp_path: Path, fails_in: str
+) -> None:
+    (memory := tmp_path / "memory").mkdir()
+    found = pool.run(2, write_two_snapshots, str(killed.checkpoints), str(memory), fails_in)
+    assert [before for _, before, _ in found] == [0, 0]
+    assert "another rank" in found[0][0] and "No space" in found[1][0]
+    assert [after for *_, after in found] == [["global_step5.rank0", "global_step5.rank1"]] * 2
 
 
 def test_a_training_that_ends_for_its_numbers_leaves_no_snapshot(pool: Pool, corpus: str, tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -56,6 +57,16 @@ GENERATIONS = 2
 _CHUNK_BYTES = 1 << 26
 #: Folders of other trainings that were not changed for so long are left over from a killed job.
 _LEFT_OVER_S = 3600.0
+
+
+#: An exchange ends if the network does nothing for so long.
+_SILENT_S = 300.0
+
+T = TypeVar("T")
+
+
+class OtherFailed(CheckpointError):
+    """This rank's snapshot is written, and another rank, which reports why, has none."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -287,20 +298,29 @@ class Writer:
     nodes: Nodes
     group: Any = None  # gloo's, over all ranks; None: there is one node
 
-    def write(self, taken: Mapping[str, Any], manifest: Manifest) -> dict[str, SavedFile]:
-        """Write the piece and receive that of the rank on the node before. Raises CheckpointError and OSError."""
+    def write(self, take: Callable[[], Mapping[str, Any]], manifest: Manifest) -> dict[str, SavedFile]:
+        """Write what `take` returns as the piece, and receive that of the rank on the node before.
+
+        All ranks write, or none: Raises CheckpointError and OSError, or OtherFailed where another rank did.
+        """
         rank, root = dist.get_rank(), self.folder.place()
         own = root / _name(manifest.iteration, rank)
-        files = write(taken, own)
-        rollbacks = 0 if rank else _size_of_rollbacks(self.destination.folder.place())
-        attempt = self.folder.path.name.rpartition(".")[2]
-        whole = msgspec.structs.replace(manifest, files=files)
-        piece = Piece(attempt, rank, dist.get_world_size(), rollbacks, whole)
-        write_atomically(own / PIECE, json_file_text(plain(piece)))
-        if self.group is not None:
-            to = (rank + self.nodes.local_size) % dist.get_world_size()
-            source = (rank - self.nodes.local_size) % dist.get_world_size()
-            _exchange(self.group, own, to, root / _name(manifest.iteration, source), source)
+
+        def write_own() -> dict[str, SavedFile]:
+            files = write(take(), own)
+            rollbacks = 0 if rank else _size_of_rollbacks(self.destination.folder.place())
+            attempt = self.folder.path.name.rpartition(".")[2]
+            whole = msgspec.structs.replace(manifest, files=files)
+            piece = Piece(attempt, rank, dist.get_world_size(), rollbacks, whole)
+            write_atomically(own / PIECE, json_file_text(plain(piece)))
+            return files
+
+        if self.group is None:
+            return write_own()
+        files = _unless_one_fails(self.group, write_own)
+        to = (rank + self.nodes.local_size) % dist.get_world_size()
+        source = (rank - self.nodes.local_size) % dist.get_world_size()
+        _exchange(self.group, own, to, root / _name(manifest.iteration, source), source)
         return files
 
     def remove(self, iteration: int) -> None:
@@ -315,25 +335,50 @@ class Writer:
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
 
+def open_group() -> Any:
+    """Return the group in which snapshots are exchanged. Collective. A silent network ends an exchange in time."""
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=_SILENT_S))
+
+
+def _unless_one_fails(group: Any, act: Callable[[], T]) -> T:
+    """Return the result of `act` once it has succeeded on every rank, so that none waits for one that failed."""
+    result: list[T] = []
+    try:
+        result.append(act())
+    finally:  # also after an error of any kind
+        failed = torch.tensor([len(result) ^ 1])
+        dist.all_reduce(failed, group=group)
+    if int(failed):
+        raise OtherFailed("another rank could not write its piece")
+    return result[0]
+
+
 def _exchange(group: Any, own: Path, to: int, received: Path, source: int) -> None:
     """Send the files in `own` to a rank, and receive the other's into the new folder `received`."""
     names = sorted(path.name for path in own.iterdir() if path.name != PIECE)
     listed = json.dumps([(name, (own / name).stat().st_size) for name in (*names, PIECE)]).encode()
     sends = [dist.isend(torch.tensor([len(listed)]), to, group=group)]
     sends.append(dist.isend(torch.frombuffer(bytearray(listed), dtype=torch.uint8), to, group=group))
-    for name in (*names, PIECE):
-        sends += [dist.isend(part, to, group=group) for part in _mapped(own / name)]
     length = torch.zeros(1, dtype=torch.int64)
     dist.recv(length, source, group=group)
     text = torch.zeros(int(length), dtype=torch.uint8)
     dist.recv(text, source, group=group)
-    make_folder(received)
-    for name, size in json.loads(bytes(text.numpy())):
-        if re.fullmatch(r"[^/\x00]+", name) is None:
-            raise CheckpointError(f"rank {source} sent a file named {name!a}")
-        with os.fdopen(create_file(received / name), "wb") as file:
-            if size:
-                os.posix_fallocate(file.fileno(), 0, size)  # a page that memory has no room for is a signal
+
+    def make_room() -> list[str]:
+        make_folder(received)
+        files = json.loads(bytes(text.numpy()))
+        for name, size in files:
+            if re.fullmatch(r"[^/\x00]+", name) is None:
+                raise CheckpointError(f"rank {source} sent a file named {name!a}")
+            with os.fdopen(create_file(received / name), "wb") as file:
+                if size:
+                    os.posix_fallocate(file.fileno(), 0, size)  # a page that memory has no room for is a signal
+        return [name for name, _ in files]
+
+    arriving = _unless_one_fails(group, make_room)
+    for name in (*names, PIECE):
+        sends += [dist.isend(part, to, group=group) for part in _mapped(own / name)]
+    for name in arriving:
         for part in _mapped(received / name):
             dist.recv(part, source, group=group)
     for send in sends:

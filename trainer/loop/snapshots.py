@@ -12,7 +12,7 @@ import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from trainer.checkpoint.destination import Destination
-from trainer.checkpoint.memory import Memory, Writer, refuse_too_little_memory
+from trainer.checkpoint.memory import Memory, OtherFailed, Writer, open_group, refuse_too_little_memory
 from trainer.checkpoint.save import BackgroundWrite, Written
 from trainer.core.console import complain
 from trainer.engine.snapshot import HostCopies, snapshot
@@ -104,7 +104,9 @@ class Snapshots(Observer):
                 state = _WRITTEN
             except CheckpointError as error:
                 state = _FAILED
-                self._say_once(str(error), f"trainer: no snapshot of iteration {iteration}: {error}", complain)
+                if not isinstance(error, OtherFailed):
+                    line = f"trainer: no snapshot of iteration {iteration}: {error}"
+                    self._say_once(str(error), line, complain)
         least = torch.tensor([state], device=self._engine.device)
         dist.all_reduce(least, op=dist.ReduceOp.MIN)
         if int(least) == _UNDER_WAY:
@@ -117,9 +119,12 @@ class Snapshots(Observer):
         return True
 
     def _written(self, taken: dict[str, Callable[[], object]], now: Contents) -> Written:
-        if not self._copies.are_finite():
-            raise CheckpointError("a weight or an optimizer state is not finite")
-        return self._writer.write(taken, now.manifest)
+        def take() -> dict[str, Callable[[], object]]:
+            if not self._copies.are_finite():
+                raise CheckpointError("a weight or an optimizer state is not finite")
+            return taken
+
+        return self._writer.write(take, now.manifest)
 
     def _say_once(self, kind: str, line: str, say: Callable[[str], None]) -> None:
         if kind not in self._is_said:
@@ -142,6 +147,6 @@ def open_snapshots(
     moments = 3 if with_optimizer else 0  # fp32 weights and two moments
     flat = sum(one.numel() * 4 for group in engine.optimizer.optimizer.param_groups for one in group["params"])
     refuse_too_little_memory(memory.nodes, weights + moments * flat, is_copied)
-    group = dist.new_group(backend="gloo") if is_copied else None
+    group = open_group() if is_copied else None
     writer = Writer(memory.create(), destination, memory.nodes, group)
     return Snapshots(engine, writer, interval, contents, with_optimizer, tell)
