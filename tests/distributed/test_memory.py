@@ -326,6 +326,15 @@ def test_no_rank_waits_for_the_snapshot_of_one_whose_memory_is_full(
     assert [after for *_, after in found] == [["global_step5.rank0", "global_step5.rank1"]] * 2
 
 
+def test_the_name_of_a_strangers_folder_forges_no_line(pool: Pool, killed: Killed, tmp_path: Path) -> None:
+    copy = killed.copied(tmp_path)
+    words = copy.pieces(0)[0].parent.name.split(".")
+    forged = copy.memory / ".".join((*words[:3], "x0", "\n iteration 9 | lm loss: 0 |"))
+    forged.mkdir(mode=0o755)
+    said = pool.run(1, publish, str(copy.checkpoints), str(copy.memory), 1)[0]
+    assert "not read" in said and "\n iteration 9" not in said
+
+
 def test_a_training_that_ends_for_its_numbers_leaves_no_snapshot(pool: Pool, corpus: str, tmp_path: Path) -> None:
     options = options_for(corpus, tmp_path / "checkpoints", save_interval=5, snapshot_interval=INTERVAL)
     (memory := tmp_path / "memory").mkdir()

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from trainer.checkpoint.destination import Destination, Overtaken
 from trainer.checkpoint.publish import make_room, publish, write
-from trainer.core.console import complain, say_if
+from trainer.core.console import complain, printable, say_if
 from trainer.core.files import HeldFolder, create_file, fsync, make_folder, read_plain, write_atomically
 from trainer.core.memory_limit import limit_of_cgroups, memory_lines
 from trainer.formats.checkpoint.history import ROLLBACKS
@@ -133,7 +133,7 @@ class Memory:
             if _is_own(path, stat.S_IFDIR):
                 yield path, own
             elif own and self.nodes.local_rank == 0:
-                complain(f"trainer: {path} is not a folder that only this account can use: not read")
+                complain(f"trainer: {printable(str(path))} is not a folder that only this account can use: not read")
 
     def pieces(self) -> dict[Path, Piece]:
         """Return the pieces of this job's earlier starts on this node. Their files are not checked yet."""
