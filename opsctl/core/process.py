@@ -51,15 +51,18 @@ def run_on_terminal(
     stdout = sys.stderr.fileno() if to_stderr else None
     child = subprocess.Popen(command, env=environment, stdout=stdout, pass_fds=descriptors)
     previous = signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+    # A Ctrl-C reaches the child as well, which tidies up. KeyboardInterrupt inside wait() can leave its lock taken, and
+    # every later wait would then last for ever.
+    interrupt = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         while True:
             # With a time-out: a signal in the moment before a wait without one would be passed on only after it.
-            # A Ctrl-C reached the child as well, which tidies up.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(timeout=1.0)
             meanwhile()
     finally:
         signal.signal(signal.SIGTERM, previous)
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def find_program(name: str, environment: Mapping[str, str]) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from opsctl.core.process import Overdue, find_program, run_program
+from opsctl.core.process import Overdue, find_program, run_on_terminal, run_program
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 
@@ -48,6 +50,42 @@ def test_who_left_its_session_and_kept_its_output_is_not_waited_for(tmp_path: Pa
         run_program(sh(f"setsid sleep 60 & echo $! >{tmp_path}/child; {then}"), ENVIRONMENT, 0.5)
     assert time.monotonic() - began < 30
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_a_ctrl_c_in_any_moment_of_the_wait_leaves_the_command_waiting_for_its_child_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class InterruptedLock:
+        """Popen's lock, with a Ctrl-C in the moment in which it is taken and not yet sure to be released."""
+
+        def __init__(self) -> None:
+            self.is_taken = False
+
+        def acquire(self, _blocking: bool = True) -> bool:
+            if self.is_taken:
+                return False
+            self.is_taken = True
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+        def release(self) -> None:
+            self.is_taken = False
+
+    class Child(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)  # type: ignore[call-overload]
+            self._waitpid_lock = InterruptedLock()
+
+    seconds: list[int] = []
+
+    def count() -> None:
+        seconds.append(1)
+        assert len(seconds) < 5, "it waits for ever"
+
+    monkeypatch.setattr(subprocess, "Popen", Child)
+    before = signal.getsignal(signal.SIGINT)
+    assert run_on_terminal([sys.executable, "-c", "raise SystemExit(130)"], meanwhile=count) == 130
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_bare_name_is_never_found_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
