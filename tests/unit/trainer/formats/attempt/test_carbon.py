@@ -63,7 +63,7 @@ def test_two_attempts_two_nodes_and_two_trackers_of_one_name_their_files_apart()
 
 def test_of_copies_and_older_totals_the_longest_counts_once() -> None:
     short, longer, other = (
-        written(**{"run_id": run_id, "duration": duration_s, "gpu_energy": kwh})
+        written(run_id, duration=duration_s, gpu_energy=kwh)
         for run_id, duration_s, kwh in (("r", 3600.0, 4.0), ("r", 5400.0, 6.0), ("s", 60.0, 1.0))
     )
     readings = [*read("a/e.csv", short)[0], *read("b/e.csv", longer)[0], *read("c/e.csv", other)[0]]
