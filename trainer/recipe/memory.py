@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from trainer.recipe.activations import MicroBatch, attends_by_softmax
+from trainer.recipe.activations import MicroBatch, attends_by_softmax, kernel_families
 from trainer.recipe.layout import Layout, blocks_per_stage, splits_sequence
 from trainer.recipe.model_options import ATTENTION, BLOCK, NONE, is_half, recomputed
 from trainer.recipe.model_shape import ModelShape
@@ -21,6 +21,8 @@ _BF16_BUCKET = 500_000_000
 #: A CPU process's memory besides everything else: pages of libraries that training uses first, the
 #: processor's own kernels, gloo's buffers. Measured.
 _CPU_PROCESS_BYTES = {"fp32": 44 * MIB, "bf16": 58 * MIB}
+#: torch's compiler, which torch 2.13 imports for recomputation. Measured: 816 modules.
+_RECOMPUTATION_BYTES = 71 * MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,17 @@ def rank_memory(
     stages = blocks_per_stage(shape.layers, layout.pipeline, options["pp_partition_method"])
     held = parameters_of_ranks(shape, stages, layout.tensor)[stage]
     in_fp32 = shape.precision == "bf16" or (shape.precision == "fp16" and options["accumulate_allreduce_grads_in_fp32"])
-    states = _States(shape.precision, held, layout.data, options["zero_reduce_bucket_size"], in_fp32, on_cpu)
+    in_place = options["kernels"] != "torch" and options["optimizer"] == "adam"
+    bucket = options["zero_reduce_bucket_size"]
+    states = _States(shape.precision, held, layout.data, bucket, in_fp32, on_cpu, in_place)
     flow = _Flow(options, micro_batch(options, shape, layout, on_cpu, keeps_weights), layout, stage, stages[stage])
-    process = _CPU_PROCESS_BYTES.get(shape.precision, 0) if on_cpu else 0
+    process = _process_bytes(shape.precision, flow.batch.recompute) if on_cpu else 0
     return max(states.at_reduction(process), *states.at_backward(flow, process), key=lambda one: one.peak_bytes)
+
+
+def _process_bytes(precision: str, recompute: str) -> int:
+    """Return the bytes of a process on a CPU besides everything else."""
+    return _CPU_PROCESS_BYTES.get(precision, 0) + (0 if recompute == NONE else _RECOMPUTATION_BYTES)
 
 
 def fullest_rank(
@@ -94,6 +103,7 @@ def micro_batch(
         split_checkpoints=options["partition_activations"] or options["distribute_checkpointed_activations"],
         on_cpu=on_cpu,
         keeps_weights=keeps_weights,
+        kernels=kernel_families(options),
     )
 
 
@@ -114,6 +124,7 @@ class _States:
     bucket: int  # elements
     sums_in_fp32: bool  # gradients of several micro-batches
     on_cpu: bool
+    adam_in_place: bool  # it reads the gradients in place
 
     @property
     def weights(self) -> int:
@@ -152,17 +163,16 @@ class _States:
         """Return the bytes of buffers besides the computed gradients.
 
         bf16 copies all gradients into one bucket if they fit, and otherwise reduces them in place. ZeRO stage 1 has a
-        buffer of the bucket's size. The peak is at its start, when it is full and this rank's share replaces the
-        gradients, or when that share is copied to fp32 and concatenated.
+        buffer of the bucket's size if there are several replicas. Without Adam's kernel, the engine copies this rank's
+        share of the gradients to fp32 and concatenates it.
         """
         if self.precision == "bf16":
             return _FP32 * self.held if self.held <= _BF16_BUCKET else 0
         each = _FP32 if self.sums_in_fp32 else self.weights // self.held
-        buffer = each * (
-            min(self.bucket, self.held) if self.on_cpu else self.bucket
-        )  # a CPU's memory is used once written to
-        share = self._share
-        return max(buffer, buffer + each * (share - self.held), 2 * _FP32 * share - each * self.held)
+        # A CPU's memory is used once written to.
+        buffer = each * (min(self.bucket, self.held) if self.on_cpu else self.bucket) if self.data > 1 else 0
+        copies = 0 if self.adam_in_place else 2 * _FP32 * self._share - each * self.held
+        return max(buffer, copies)
 
     def at_backward(self, flow: _Flow, process: int) -> list[RankMemory]:
         """Return the memory in the first backward pass of a step, in later ones with all in flight, and in the last."""
@@ -197,6 +207,7 @@ class _Flow:
 
     def __init__(self, options: Mapping[str, Any], batch: MicroBatch, layout: Layout, stage: int, blocks: int) -> None:
         first, last = stage == 0, stage == layout.pipeline - 1
+        self.batch = batch
         self.micro_batches = micro_batches(options, layout)
         self.in_flight = min(layout.pipeline - stage, self.micro_batches)
         together = options["checkpoint_num_layers"] if batch.recompute == BLOCK else 1
@@ -204,7 +215,7 @@ class _Flow:
         self.kept = kept + (batch.embedding_bytes() if first else 0) + (batch.final_bytes() if last else 0)
         block = _working_of_block(batch, min(together, blocks))
         sums_weight = batch.shape.precision == "fp16" and not options["accumulate_allreduce_grads_in_fp32"]
-        self.working = max(block, batch.loss_bytes(sums_weight)) if last else block
+        self.working = max(block - batch.final_bytes(), batch.loss_bytes(sums_weight)) if last else block
         self.output_weight = word_embedding(batch.shape).size // batch.tensor if last else 0
         shared, own = batch.mask_bytes()
         if batch.recompute == NONE:
@@ -213,8 +224,10 @@ class _Flow:
             shared += own
         self.working += shared
         self.ending = (self._of_embedding(batch) if first else block) + shared
-        sent = 0 if layout.pipeline == 1 else 1 if last else 2 + self.in_flight
-        self.pipeline = (sent + (0 if first else 1)) * batch.stream_bytes
+        # Forth: every output in flight and the buffer of a gradient. Back: the buffer of an input, every input in
+        # flight, which the first block copies, and the gradient of the last one, which is being sent.
+        forth, back = 0 if last else self.in_flight + 1, 0 if first else self.in_flight + 2
+        self.pipeline = (forth + back) * batch.stream_bytes
 
     def _of_embedding(self, batch: MicroBatch) -> int:
         """Return the bytes of the word embedding's gradient, which is complete before it is added to the others."""
@@ -222,16 +235,26 @@ class _Flow:
 
 
 def _working_of_block(batch: MicroBatch, together: int) -> int:
-    """Return the bytes while a block's gradients are computed: of its width twice, the stream twice, one weight.
+    """Return the most bytes while a block's gradients are computed, beyond what the forward pass keeps.
 
-    together: blocks that are recomputed at once. Recomputed blocks add everything that they keep, recomputed attention
-    what it keeps.
+    together: blocks that are recomputed at once; what they keep exists then, except the first one's input, which is
+    kept. The moments are the backward passes of the MLP's last product, of its activation, of its first products and of
+    attention; what an earlier one has read is freed. Sequence parallelism gathers the stream's gradient and the input.
     """
+    stream, whole, width = batch.stream_bytes, batch.whole_stream_bytes, batch.width_bytes
+    weight = max(math.prod(one.rank_shape(batch.tensor)) for one in block_parameters(batch.shape, 0))
+    weight *= batch.element_bytes
+    products = 2 if batch.shape.gate else 1
+    freed = batch.mlp_bytes()
+    last = stream + width + weight + (whole if batch.sequence_parallel else 0)
+    activation = stream + products * width
+    first = stream + products * (width + weight + whole) - freed
+    if batch.sequence_parallel:
+        first += whole + batch.scattering_bytes()
+    attention = batch.attention_gradients_bytes() + stream - freed - batch.norm_bytes() - stream
+    if batch.recompute == ATTENTION:
+        attention += batch.attention_bytes() - batch.recomputed_attention_bytes()
     again = 0
     if batch.recompute == BLOCK:
-        again = together * batch.whole_block_bytes()
-    elif batch.recompute == ATTENTION:
-        again = batch.attention_bytes() - batch.recomputed_attention_bytes()
-    weight = max(math.prod(one.rank_shape(batch.tensor)) for one in block_parameters(batch.shape, 0))
-    width = batch.tokens * batch.width * batch.element_bytes
-    return again + 2 * width + 2 * batch.stream_bytes + weight * batch.element_bytes
+        again = together * batch.whole_block_bytes() - (0 if batch.split_checkpoints else stream)
+    return again + max(last, activation, first, attention)

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from tests.emulator.runner import EmulatedRunner, needs_gxx
+from tests.native_libraries import built_library
 from tests.unit.trainer.model.test_model_parts import SMALL, alone
 from trainer.core.dtypes import DTYPES
 from trainer.kernels.attention import SoftmaxAttention
-from trainer.kernels.choice import BY_TORCH, Operations
+from trainer.kernels.choice import BY_TORCH, Operations, choose
 from trainer.kernels.cuda.softmax import CudaSoftmax
 from trainer.model.block import TransformerBlock
 from trainer.model.dropout import DropoutClock
 from trainer.parallel import products
-from trainer.recipe.activations import MicroBatch, attends_by_softmax
+from trainer.recipe.activations import MicroBatch, attends_by_softmax, kernel_families
 from trainer.recipe.model_options import Vocabulary
 from trainer.recipe.model_shape import ModelShape
 from trainer.recipe.options import parse, to_arguments
@@ -64,6 +65,25 @@ def test_a_block_keeps_as_many_bytes_as_plans_say(
     masks = planned.mask_bytes()
     of_masks = 0 if recompute == "attention" else masks[1] or masks[0]
     assert planned.block_bytes() + of_masks == _kept_bytes(shape, planned)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_block_by_the_cpus_kernels_keeps_as_many_bytes_as_plans_say(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "cpu_multiplies_bf16", lambda: True)
+    changes = {**_NONE_DROPPED, **SHAPES[name], "bf16": precision == "bf16"}
+    options = parse(to_arguments({**SMALL, "ffn_hidden_size": 192, **changes}), world_size=1)
+    shape = ModelShape.of(options, Vocabulary.of(options.vocab_size, options))
+    planned = MicroBatch(shape, 2, options.seq_length, on_cpu=True, kernels=kernel_families(options))
+    masks = planned.mask_bytes()
+    library = built_library("operations")
+    monkeypatch.setattr("trainer.kernels.choice.operations", lambda: library)
+    kept = _kept_bytes(shape, planned, choose(options, torch.device("cpu")))
+    by_kernels = shape.alibi and not shape.attention_dropout
+    slopes = 4 * shape.heads if by_kernels else 0  # all blocks share them
+    assert planned.block_bytes() + (masks[1] or masks[0]) + slopes == kept
 
 
 @needs_gxx
