@@ -267,10 +267,9 @@ def positions_in_documents(starts_bs: Tensor | None) -> Tensor | None:
 @functools.lru_cache(maxsize=4)
 def _in_window(length: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return [query, key], 0 for the last `window` keys up to the query, -inf elsewhere; all layers share it."""
-    visible_ss = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    if window is not None:
-        visible_ss = visible_ss.triu(1 - window)
-    return torch.zeros(length, length, dtype=dtype, device=device).masked_fill(~visible_ss, -torch.inf)
+    hidden_ss = torch.full((length, length), -torch.inf, dtype=dtype, device=device)
+    visible_ss = torch.triu(hidden_ss, 1) if window is not None else hidden_ss.triu_(1)
+    return visible_ss if window is None else visible_ss.add_(hidden_ss.tril_(-window))
 
 
 def attention_with_dropout(
