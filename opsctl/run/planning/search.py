@@ -31,8 +31,9 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 USABLE = 0.9
 #: Share of the stated peak that large products reach, and the tokens of a micro-batch at which they reach half of it.
 _KERNELS, _HALF_AT_TOKENS = 0.6, 256
-#: All-reduces of a block: two forward, two backward, and two more if it is recomputed.
-_SUMS, _SUMS_RECOMPUTED = 4, 6
+#: All-reduces of a block: two forward, two backward, two more if it is recomputed. Sequence parallelism sends as much
+#: in halves of them, and two more halves backward, where it gathers slices again.
+_SUMS, _SUMS_RECOMPUTED, _SUMS_OF_SLICES = 4, 6, 1
 _FP32 = 4
 
 
@@ -161,14 +162,13 @@ def turn_of(options: Options, shape: ModelShape, layout: Layout, per_node: int, 
     output = 2 * flops(1) - flops(2)
     slowest = max(flops(blocks) - (0 if stage == len(stages) - 1 else output) for stage, blocks in enumerate(stages))
     reached = gpu.peak_tflops * 1e12 * _KERNELS * batch.tokens / (batch.tokens + _HALF_AT_TOKENS)
-    stream = batch.tokens * shape.hidden * batch.element_bytes
     ring = 2 * (layout.tensor - 1) / layout.tensor
-    sums = (_SUMS_RECOMPUTED if recompute == BLOCK else _SUMS) * max(stages)
-    sent = 2 * stream if layout.pipeline > 1 else 0
+    sums = (_SUMS_RECOMPUTED if recompute == BLOCK else _SUMS) + batch.sequence_parallel * _SUMS_OF_SLICES
+    sent = 2 * batch.stream_bytes if layout.pipeline > 1 else 0
     between = gpu.gbs_of_each(layout.world_size <= per_node, per_node) * 1e9
     return Turn(
         compute_s=slowest / layout.tensor / reached,
-        tensor_s=sums * stream * ring / (gpu.within_node_gbs * 1e9),
+        tensor_s=max(stages) * sums * batch.whole_stream_bytes * ring / (gpu.within_node_gbs * 1e9),
         stages_s=sent / between,
     )
 

@@ -56,6 +56,14 @@ def test_a_step_is_turns_of_the_slowest_stage_and_what_replicas_exchange() -> No
     assert one.step_s == pytest.approx((4 + 1) * turns + one.replicas_s)
 
 
+def test_slices_of_a_sequence_are_gathered_once_more_and_sent_alone() -> None:
+    layout = Layout(8, 2, 2, 2)
+    whole, slices = (candidate(*small(sequence_parallel=split), layout, 1, "none", 2, GPU) for split in (False, True))
+    assert whole is not None and slices is not None
+    assert slices.turn.tensor_s == pytest.approx(whole.turn.tensor_s * 5 / 4)
+    assert slices.turn.stages_s == pytest.approx(whole.turn.stages_s / 2)
+
+
 def test_only_what_divides_is_looked_at() -> None:
     options, shape = small(rampup_batch_size=(4, 4, 100), num_attention_heads=2)
     found = search(options, shape, gpus=8, per_node=8, gpu=GPU).fitting
