@@ -40,6 +40,18 @@ _LLAMA = {
     "num_query_groups": 4,
     "untie_embeddings_and_output_weights": True,
 }
+#: One sample of many tokens, in a model of few weights.
+_LONG_SAMPLE = {
+    "num_layers": 3,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "seq_length": 8192,
+    "vocab_size": 2048,
+    "global_batch_size": 2,
+    "position_embedding_type": "rope",
+}
+_SLICES = {"sequence_parallel": True}
+_ATTENTION = {"recompute": "attention", "num_layers": 4, "hidden_size": 256, "ffn_hidden_size": 768, "seq_length": 2048}
 _LEARNED = {"position_embedding_type": "absolute", "hidden_dropout": 0.1, "micro_batch_size": 2}
 
 
@@ -78,6 +90,9 @@ CASES = (
     Case("large vocabulary", 1, 2, 1, {"vocab_size": 32768, "micro_batch_size": 2}),
     Case("long, 8 micro-batches", 1, 4, 1, {**_LONG, "micro_batch_size": 4, "global_batch_size": 32}),
     Case("plain", 2, 1, 2),
+    Case("8192 tokens in slices, recompute block", 2, 1, 1, {**_LONG_SAMPLE, **_SLICES, "recompute": "block"}),
+    Case("Llama-shaped, 2048 tokens in slices, recompute attention", 2, 2, 1, {**_LLAMA, **_SLICES, **_ATTENTION}),
+    Case("4096 tokens, window", 1, 1, 1, {**_LONG_SAMPLE, "seq_length": 4096, "window_size": "512,0"}),
 )
 
 
