@@ -130,6 +130,9 @@ def test_a_restart_resumes_from_memory_and_the_end_of_the_job_frees_it(training:
 def test_a_lost_node_is_replaced_by_the_spare_and_excluded_in_the_same_job(training: Training) -> None:
     """The spare gets the lost node's piece from the copy on the other node."""
     keep_only_snapshots(training)
+    # The fourth node is taken, so that the next task cannot start beside this one.
+    taken = training.opsctl.cluster.sbatch("sleep 900", "--nodes=1", "--exclusive")
+    training.opsctl.cluster.wait_for_state(taken, "RUNNING")
     run_file = training.opsctl.folder / "run.toml"
     run_file.write_text(run_file.read_text().replace("[slurm]\n", '[slurm]\nspare = 1\nprobe = "off"\n'))
     chain = training.submit("1-2")
@@ -148,9 +151,10 @@ def test_a_lost_node_is_replaced_by_the_spare_and_excluded_in_the_same_job(train
     assert second["job_id"] == first["job_id"] and training.rank(second["job_id"], 1)["node"] == spare
     (excluded,) = json.loads(training.opsctl.ok("exclude", "list", "--json"))["exclusions"]
     assert excluded["node"] == lost
-    # Slurm forgets %1 for a job that goes on without a node, and three nodes are free for the next task.
-    running = training.opsctl.cluster.run("squeue", "-h", "-t", "running", "-j", str(chain), "-o", "%A").stdout.split()
-    assert running == [str(first["job_id"])], "the next task waits for the end of this one"
+    # Slurm forgets %1 for a job that goes on without a node.
+    waits = training.opsctl.cluster.run("squeue", "-h", "-t", "pending", "-j", str(chain), "-o", "%E").stdout
+    assert f"afterany:{first['job_id']}" in waits, "the next task waits for the end of this one"
+    training.opsctl.cluster.run("scancel", str(taken))
     training.paths.kill_switch.touch()
     training.wait_until_left(chain)
     wait_until(lambda: training.recorded()[1].get("reason") == "kill-switch", START_S, "the end of the restart")

@@ -82,7 +82,6 @@ def run_job(
             code = _leave_at_once(task)
             if code is not None:
                 return code
-            hold_next_task(task)
             standby = Standby(task.paths.output, task.paths.attempt_folder(task.allocation.job_id), standby_after_s)
             return _train_on(replace(task, standby=standby), signals, patience or WaitPolicy(), standby)
         finally:
@@ -131,6 +130,8 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         if decision.why:
             task.log.add_line(f"opsctl: the training does not start again in this job: {decision.why}")
         return None
+    if ended.lost_nodes:
+        hold_next_task(task)
     if ended.lost_nodes and task.standby is not None:
         task.standby.end()  # Slurm ends their step too, maybe only after the restart has begun on them
     fewer = fewer_nodes(task, decision.train_on) if decision.train_on is not None else None

@@ -19,13 +19,14 @@ from opsctl.slurm.backends import client_for
 
 
 def hold_next_task(task: Task) -> None:
-    """Let what is pending of the task's array wait for the end of this job.
+    """Let what is pending of the task's array wait for the end of this job, which continues without a node.
 
-    Slurm no longer counts a job that lost a node and continues (--no-kill) as a running task of its array: it would
-    start the next one beside it, in spite of %1 (22.05).
+    Slurm no longer counts such a job (--no-kill) as a running task of its array, and would start the next one beside
+    it, in spite of %1 (22.05). Not earlier: where the first node is lost, nothing ends this job before its time limit,
+    and the next task has to start.
     """
     job = task.allocation
-    if job.array_task and (task.spare or (not task.revision.damage and task.revision.file.slurm.min_nodes)):
+    if job.array_task:
         try:
             client = client_for(task.cluster)
             rows = client.jobs(job_ids=[job.array_job_id])
