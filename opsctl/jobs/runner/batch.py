@@ -15,7 +15,14 @@ from opsctl.core.files.trusted import present_name
 from opsctl.core.output import message
 from opsctl.core.timestamps import now
 from opsctl.diagnosis.triage.on_close import judge_lost
-from opsctl.jobs.runner.chain_stop import cancel_pending, counting_since, has_to_stop, hold_next_task, stop_chain
+from opsctl.jobs.runner.chain_stop import (
+    cancel_pending,
+    counting_since,
+    has_next_task,
+    has_to_stop,
+    hold_next_task,
+    stop_chain,
+)
 from opsctl.jobs.runner.checkpoint_watch import prepared_start
 from opsctl.jobs.runner.good_nodes import fewer_nodes, keep_off_bad_nodes, on_good_nodes, restart_line, restarted_on
 from opsctl.jobs.runner.host_memory import free_snapshots
@@ -123,6 +130,7 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         time_left_s=time_to_train_s(task),
         must_leave="the job was asked to exit" if _is_to_leave(task, signals, handler) else "",
         fewer=lambda left: found.nodes if (found := fewer_nodes(task, left)) else 0,
+        has_next=lambda: has_next_task(task),
     )
     attempts = [one for one in attempts_file.read(task.paths) if one.id != ended.id]
     decision = after_failure(ended, [*attempts, ended], counting_since(task), job)

@@ -25,14 +25,25 @@ def hold_next_task(task: Task) -> None:
     it, in spite of %1 (22.05). Not earlier: where the first node is lost, nothing ends this job before its time limit,
     and the next task has to start.
     """
+    try:
+        client_for(task.cluster).start_after(_pending(task), task.allocation.job_id)
+    except SlurmError as error:
+        task.log.add_line(f"opsctl: the next task may start before the end of this job: {error}")
+
+
+def has_next_task(task: Task) -> bool:
+    """Return whether another task of the array waits in the queue; False also where Slurm does not answer."""
+    try:
+        return bool(_pending(task))
+    except SlurmError:
+        return False
+
+
+def _pending(task: Task) -> list[str]:
+    """Return the ids of the array's tasks in the queue. Raises SlurmError."""
     job = task.allocation
-    if job.array_task:
-        try:
-            client = client_for(task.cluster)
-            rows = client.jobs(job_ids=[job.array_job_id])
-            client.start_after([one.tasks_id for one in rows if one.is_pending], job.job_id)
-        except SlurmError as error:
-            task.log.add_line(f"opsctl: the next task may start before the end of this job: {error}")
+    rows = client_for(task.cluster).jobs(job_ids=[job.array_job_id]) if job.array_task else []
+    return [one.tasks_id for one in rows if one.is_pending]
 
 
 def has_to_stop(task: Task, attempts: Sequence[Attempt]) -> bool:

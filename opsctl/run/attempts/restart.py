@@ -33,6 +33,7 @@ class JobNow:
     must_leave: str = ""  # why the job has to leave (kill switch, signal, request); else empty
     #: The largest number of nodes, up to this one, on which another layout keeps the global batch; 0: none may be used.
     fewer: Callable[[int], int] = lambda _left: 0
+    has_next: Callable[[], bool] = lambda: True  # False: no task is known to be in the queue after this job
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _why_not_on_fewer(fewer: int, attempts: Sequence[Attempt], job: JobNow) -> s
     if not waits_s or job.time_left_s is None:
         return ""
     wait_s, lost_s = median(waits_s[-_WAITS:]), job.time_left_s * (1 - fewer / len(job.used))
-    if lost_s <= wait_s:
+    if lost_s <= wait_s or not job.has_next():
         return ""
     lost, wait = format_duration(lost_s), format_duration(max(0.0, wait_s))
     return f"{fewer} nodes would lose {lost} until its limit, and the tasks before it waited {wait}"

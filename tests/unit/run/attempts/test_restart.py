@@ -84,6 +84,8 @@ def test_fewer_nodes_are_not_trained_on_when_the_next_task_on_all_starts_sooner(
     found = decide(last, job, before=(before,))
     assert (found.nodes == ("x1", "x3")) is continues and bool(found.why) is not continues
     assert decide(last, job).nodes == ("x1", "x3"), "no wait is known"
+    alone = replace(job, has_next=lambda: False)
+    assert decide(last, alone, before=(before,)).nodes == ("x1", "x3"), "no task would start"
 
 
 @pytest.mark.parametrize(
