@@ -113,7 +113,7 @@ def test_recomputation_imports_the_compiler_of_torch(recompute: str) -> None:
 
 
 def test_recomputed_attention_needs_its_memory_when_the_mlp_has_returned_its_own() -> None:
-    rotary = {"seq_length": 64, "position_embedding_type": "rope"}
+    rotary: dict[str, Any] = {"seq_length": 64, "position_embedding_type": "rope"}
     kept, all_of_it = memory(recompute="attention", **rotary), memory(**rotary)
     turned = 64 * (2 * 8 + 4 + 2) * 4  # queries, keys, cosines and sines, and the sums of each head's softmax
     assert all_of_it.activations_bytes - kept.activations_bytes == 2 * turned
