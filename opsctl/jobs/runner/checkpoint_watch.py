@@ -83,11 +83,13 @@ class ProgramStart:
 
 
 def prepared_start(task: Task) -> ProgramStart | None:
-    """Return the start of the task's program; None for our trainer.
+    """Return the start of the task's program; None for our trainer, and for a damaged revision.
 
     What was saved before is adopted: by an attempt that was lost, or, if the run file allows it, before the run. An
     attempt that is opened later does not count it as its own.
     """
+    if task.revision.damage:
+        return None
     program = program_of(task.revision.file, task.revision.run_file.parent)
     if program is None:
         return None
