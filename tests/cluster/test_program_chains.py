@@ -253,7 +253,10 @@ def test_three_tasks_that_lose_a_rank_reach_the_limit_and_meet_the_kill_switch_t
         for before, after in pairwise(attempts):
             assert after["iteration_at_start"] == before["checkpoint_at_end"]
         trained_steps = [range((start or 0) + 1, end + 1) for _, start, end in shown]
-        assert Counter(step for step, _ in log) == Counter(step for steps in trained_steps for step in steps)
+        steps, lines = Counter(step for steps in trained_steps for step in steps), Counter(step for step, _ in log)
+        # transformers' bar shows a step before the program prints its line: kill -9 can fall between the two.
+        assert not lines - steps and sum((steps - lines).values()) <= 1
+        assert set(steps - lines) <= {attempts[0]["iteration_at_end"]}
         if case.saves:
             # transformers trains one step after its save; ranks that see the signal a step apart do not save.
             assert any(one["checkpoint_at_end"] >= one["iteration_at_end"] - 1 for one in attempts[1:3])
