@@ -173,7 +173,8 @@ class NodeRun:
                         cwd=self.step.folder,
                     )
                 except OSError as error:
-                    message(f"opsctl: {start.words[0]} cannot be started on {self.node}: {error.strerror}")
+                    # As slurmstepd writes it, so that triage knows it.
+                    message(f"{self.node}: error: execve(): {start.words[0]}: {error.strerror}")
                     self._end_all()
                     return 127
             while self._is_running():

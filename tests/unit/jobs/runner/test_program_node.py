@@ -334,7 +334,7 @@ def test_a_program_with_fewer_ranks_than_gpus_has_those_recorded_that_are_there(
 def test_a_command_that_does_not_exist_is_named(running: Running) -> None:
     running.start("ends", command=("no-such-launcher", "train.py"))
     codes, printed = running.end()
-    assert codes == [127] and "no-such-launcher cannot be started on node1: No such file" in printed
+    assert codes == [127] and "node1: error: execve(): no-such-launcher: No such file" in printed
 
 
 def test_torchruns_ranks_get_the_signal_and_their_launcher_does_not(running: Running) -> None:
