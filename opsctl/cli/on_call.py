@@ -34,7 +34,7 @@ from opsctl.ui.status.on_call import handover_lines
     help="Report events from this time; last: since your previous handover.",
 )
 @cluster_option
-@json_option(handovers="list[opsctl.monitoring.on_call.Handover]")
+@json_option(hand_overs="list[opsctl.monitoring.on_call.HandOver]")
 def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as_json: bool) -> None:
     """Print what happened, what is open and what is queued, as text for a chat.
 
@@ -50,7 +50,7 @@ def command(run: str | None, all_runs: bool, since: str, cluster: str | None, as
     facts = _all(cluster, from_when) if all_runs else [_one(run, cluster, from_when)]
     told = [(one, handover(one, from_when(str(one.output)), moment)) for one in facts]
     if as_json:
-        print_json("handovers", [over for _, over in told])
+        print_json("hand_overs", [over for _, over in told])
     else:
         for number, (one, over) in enumerate(told):
             if number:

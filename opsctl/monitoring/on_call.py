@@ -229,7 +229,7 @@ def _checkpoint(iteration: int, at: datetime) -> Happening:
     return Happening(at=at, kind=_CHECKPOINT, text=f"checkpoint of iteration {iteration} saved")
 
 
-class Handover(Struct, frozen=True, kw_only=True):
+class HandOver(Struct, frozen=True, kw_only=True):
     """The handover of a run from one on-call engineer to the next."""
 
     run: Annotated[str, Meta(description="The run's name.")]
@@ -247,11 +247,11 @@ class Handover(Struct, frozen=True, kw_only=True):
     queue: Annotated[list[PrintedJob] | None, Meta(description="The run's jobs; null while Slurm does not answer.")]
 
 
-def handover(facts: Facts, since: datetime, now: datetime) -> Handover:
+def handover(facts: Facts, since: datetime, now: datetime) -> HandOver:
     """Return the handover as printed with `--json`; the text is made from it."""
     one = facts.overview
     jobs = sorted(one.seen.jobs, key=queue_order) if one is not None else []
-    return Handover(
+    return HandOver(
         run=facts.name,
         output=str(facts.output) if facts.output is not None else None,
         since=to_the_second(since),

@@ -69,7 +69,7 @@ def test_a_lying_node_and_a_lost_one_are_replaced_by_spare_ones_within_one_job(t
     left = sorted({*probe["trained_on"], *probe["spare"]} - {LIAR, lost})
     training.opsctl.cluster.kill_node(lost)
     # The one that computes wrong is no one's spare: what is left are those two, however slow the machine makes them.
-    training.wait_for_log(f"{lost} failed; this job continues without it, 0 spare nodes left")
+    training.wait_for_log(f"{lost} failed; this job continues without it, spare nodes left: 0")
     before = len(training.iterations())
     training.wait_for_iteration(1, before)
     first, second = training.recorded()

@@ -116,7 +116,7 @@ def test_a_screen_with_an_old_answer_shows_its_age_and_counts_the_jobs_time_on(
 
     def aged() -> str:
         out, _ = opsctl.start("status").communicate(timeout=60)
-        return str(out) if "Slurm was asked" in out else ""
+        return str(out) if "answer is" in out else ""
 
     out = str(wait_until(aged, 60, "the answer to be old enough to be shown with its age"))
     assert elapsed_s(out) >= 5

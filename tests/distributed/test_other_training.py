@@ -151,5 +151,5 @@ def test_a_checkpoint_of_an_older_trainer_is_taken_and_what_it_does_not_say_is_s
     path.write_text(json.dumps({**of_the_first, "schema_version": 1}))
     (taken,) = train(pool, corpus, load=str(tmp_path / "old"), seed=5)
     assert taken.status == 0
-    (line,) = [one for one in taken.output.splitlines() if "not checked" in one]
+    (line,) = [one for one in taken.output.splitlines() if "not compared" in one]
     assert "seed" in line

@@ -155,7 +155,9 @@ def restart_line(before: Task, after: Task) -> str:
     if not gone:
         return f"opsctl: the training starts again in this job, on the same nodes: restart {after.restart}"
     on = "" if len(after.nodes) == len(before.nodes) else f" on {len(after.nodes)} nodes"
-    return alert_line(f"{before.name}: {gone} failed; this job goes on without{on}, spare nodes left: {after.spare}")
+    return alert_line(
+        f"{before.name}: {gone} failed; this job continues without it{on}, spare nodes left: {after.spare}"
+    )
 
 
 def keep_off_bad_nodes(task: Task) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from opsctl.core.output import printable
 from opsctl.core.timestamps import iso
 from opsctl.monitoring.finding import rough
-from opsctl.monitoring.on_call import Facts, Handover
+from opsctl.monitoring.on_call import Facts, HandOver
 from opsctl.monitoring.snapshot import queue_order
 from opsctl.slurm.durations import format_duration
 from opsctl.ui.status.queue import why
@@ -20,7 +20,7 @@ WIDTH = 100
 _STAMP = len("03-01 08:00  ")
 
 
-def handover_lines(facts: Facts, told: Handover, since: datetime, now: datetime) -> list[str]:
+def handover_lines(facts: Facts, told: HandOver, since: datetime, now: datetime) -> list[str]:
     """Return what happened, what is open and what is queued; no line longer than WIDTH unless a word is."""
     length = rough((now - since).total_seconds())
     lines = [f"{facts.name}: handover at {iso(now, 'minutes')}, the last {length}, since {iso(since, 'minutes')}"]
@@ -52,7 +52,7 @@ def _now(facts: Facts) -> str:
     return "; ".join(parts)
 
 
-def _happened(told: Handover) -> Iterator[str]:
+def _happened(told: HandOver) -> Iterator[str]:
     for one in told.happened:
         yield f"  {one.at.astimezone():%m-%d %H:%M}  {one.text}"
     for text in told.unread:
@@ -61,7 +61,7 @@ def _happened(told: Handover) -> Iterator[str]:
         yield "  nothing"
 
 
-def _open(facts: Facts, told: Handover, now: datetime) -> Iterator[str]:
+def _open(facts: Facts, told: HandOver, now: datetime) -> Iterator[str]:
     for finding in facts.findings:
         story = finding.story(now)
         yield f"  {finding.severity.name.lower()}: {finding.finding.text}" + (f" [{story}]" if story else "")

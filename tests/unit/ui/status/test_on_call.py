@@ -150,6 +150,6 @@ def test_control_characters_are_escaped_and_a_time_without_a_zone_is_shown() -> 
 
 
 def test_programs_get_the_same() -> None:
-    (over,) = printed("on-call", json_text("handovers", [handover(FACTS, SINCE, NOW)]))
+    (over,) = printed("on-call", json_text("hand_overs", [handover(FACTS, SINCE, NOW)]))
     assert len(over["happened"]) == 12 and over["requests"][0]["id"] == "2" and over["unsent_alerts"] == 3
     assert {one["acknowledged_by"] for one in over["findings"]} == {"ann", None} and len(over["queue"]) == 2
