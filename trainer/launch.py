@@ -274,8 +274,9 @@ def _leave_error_file(error: BaseException) -> None:
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
     with contextlib.suppress(OSError):  # a full disk: it has been printed
+        # As open as its folder from its first moment: the launcher can kill this rank in the next.
+        os.umask(~Path(os.environ["TORCHELASTIC_ERROR_FILE"]).parent.stat().st_mode & 0o777)
         get_error_handler().record_exception(error)
-        be_as_open_as_its_folder(Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
 
 
 class _EndOnce:
