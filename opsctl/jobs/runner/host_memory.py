@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from opsctl.core.process import Overdue, find_program, run_program
+from opsctl.jobs.runner.stacks import beside_the_training
 from opsctl.jobs.runner.task import Task
 from trainer.formats.checkpoint.manifest import MEMORY, MEMORY_PREFIX
 from trainer.recipe.options import Options
@@ -20,23 +21,10 @@ def free_snapshots(task: Task, lost: Sequence[str]) -> None:
     if not (isinstance(task.options, Options) and task.options.snapshot_interval and nodes):
         return
     environment = {**os.environ, **task.cluster.additions(dict(os.environ))}
-    srun = find_program("srun", environment)
-    if srun is not None:
+    srun, *words = beside_the_training(len(nodes), only_on=nodes)
+    path = find_program(srun, environment)
+    if path is not None:
+        own = (str(MEMORY), "-maxdepth", "1", "-type", "d", "-user", str(os.getuid()))
+        removal = ("-name", f"{MEMORY_PREFIX}.{task.allocation.job_id}.*", "-exec", "rm", "-rf", "--", "{}", "+")
         with contextlib.suppress(OSError, Overdue):
-            run_program([srun, *_removal(task.allocation.job_id, nodes)], environment, _WAIT_S)
-
-
-def _removal(job_id: int, nodes: Sequence[str]) -> list[str]:
-    """Return srun's words."""
-    return [
-        "--overlap",
-        f"--nodes={len(nodes)}",
-        f"--ntasks={len(nodes)}",
-        "--ntasks-per-node=1",
-        f"--nodelist={','.join(nodes)}",
-        "--cpus-per-task=1",
-        "--mpi=none",
-        "--export=ALL",
-        *("find", str(MEMORY), "-maxdepth", "1", "-type", "d", "-user", str(os.getuid())),
-        *("-name", f"{MEMORY_PREFIX}.{job_id}.*", "-exec", "rm", "-rf", "--", "{}", "+"),
-    ]
+            run_program([path, *words, "find", *own, *removal], environment, _WAIT_S)

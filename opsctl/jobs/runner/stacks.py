@@ -52,6 +52,22 @@ class Taken:
         return "; ".join(filter(None, (self.flight, summary.described(self.groups, self.ranks))))
 
 
+def beside_the_training(nodes: int, job_id: int | None = None, only_on: Sequence[str] = ()) -> list[str]:
+    """Return srun's words for one task on each node, on processors that the training's step uses too."""
+    return [
+        "srun",
+        "--overlap",
+        *([f"--jobid={job_id}"] if job_id is not None else []),
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        *([f"--nodelist={','.join(only_on)}"] if only_on else []),
+        "--cpus-per-task=1",
+        "--mpi=none",
+        "--export=ALL",
+    ]
+
+
 def command(
     nodes: int,
     *,
@@ -65,16 +81,7 @@ def command(
     only_on: see `Launch.only_on`. It runs this Python, which needs none of the training's packages.
     """
     return [
-        "srun",
-        "--overlap",
-        *([f"--jobid={job_id}"] if job_id is not None else []),
-        f"--nodes={nodes}",
-        f"--ntasks={nodes}",
-        "--ntasks-per-node=1",
-        *([f"--nodelist={','.join(only_on)}"] if only_on else []),
-        "--cpus-per-task=1",
-        "--mpi=none",
-        "--export=ALL",
+        *beside_the_training(nodes, job_id, only_on),
         sys.executable,
         "-P",
         "-m",
