@@ -12,12 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from trainer.recipe.model_options import YARN, RotaryScaling
-
-# Llama 3.1 keeps frequencies that turn more often than this within the original length, and stretches those below 1.
-_KEPT_TURNS = 4.0
-# YaRN's bounds, in turns within the original length.
-_FAST, _SLOW = 32.0, 1.0
+from trainer.recipe.model_options import LLAMA3_TURNS, YARN, YARN_TURNS, RotaryScaling
 
 
 def rotated(
@@ -56,7 +51,8 @@ def _turns(
 def _kept_by_llama3(frequency_r: Tensor, scaling: RotaryScaling) -> Tensor:
     """Return the share of each frequency that is not stretched: a line in its turns within the original length."""
     turns_r = scaling.original_length * frequency_r / (2 * math.pi)
-    return ((turns_r - 1) / (_KEPT_TURNS - 1)).clamp(0, 1)
+    slow, fast = LLAMA3_TURNS
+    return ((turns_r - slow) / (fast - slow)).clamp(0, 1)
 
 
 def _kept_by_yarn(base: float, turned: int, scaling: RotaryScaling) -> Tensor:
@@ -65,6 +61,7 @@ def _kept_by_yarn(base: float, turned: int, scaling: RotaryScaling) -> Tensor:
     def pair(turns: float) -> float:
         return turned * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    first, last = max(math.floor(pair(_FAST)), 0), min(math.ceil(pair(_SLOW)), turned - 1)
+    slow, fast = YARN_TURNS
+    first, last = max(math.floor(pair(fast)), 0), min(math.ceil(pair(slow)), turned - 1)
     pairs_r = torch.arange(turned // 2, dtype=torch.float32)
     return 1 - ((pairs_r - first) / max(last - first, 0.001)).clamp(0, 1)

@@ -11,6 +11,9 @@ from trainer.recipe.layout import listed_stages
 
 #: Rotary positions that are stretched, in two ways.
 LLAMA3, YARN = "llama3", "yarn"
+#: The bounds of the stretch, in turns of a pair of numbers within the original length: pairs that turn more often than
+#: the larger one are kept, and those that turn less often than the smaller one are stretched in full.
+LLAMA3_TURNS, YARN_TURNS = (1.0, 4.0), (1.0, 32.0)
 #: Values of `--position-embedding-type`. `rope` and `rotary` mean the same.
 POSITIONS = ("absolute", "alibi", "rope", "rotary", YARN)
 _ROTARY = POSITIONS[2:]

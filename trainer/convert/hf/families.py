@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainer.formats.errors import CheckpointError
-from trainer.recipe.model_options import LLAMA3, ROTARY_BASE, YARN, RotaryScaling
+from trainer.recipe.model_options import LLAMA3, LLAMA3_TURNS, ROTARY_BASE, YARN, YARN_TURNS, RotaryScaling
 from trainer.recipe.model_shape import ModelShape
 
 _BLOCK = re.compile(r"layers\.([0-9]+)\.")
@@ -389,7 +389,10 @@ def _llama_options(config: Config, head_size: int | None = None) -> dict[str, An
 
 
 #: The values of a scaling that a model of the trainer always has.
-_FIXED = {LLAMA3: {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, YARN: {"beta_fast": 32.0, "beta_slow": 1.0}}
+_FIXED = {
+    LLAMA3: dict(zip(("low_freq_factor", "high_freq_factor"), LLAMA3_TURNS, strict=True)),
+    YARN: dict(zip(("beta_slow", "beta_fast"), YARN_TURNS, strict=True)),
+}
 
 
 def _scaling_config(scaling: RotaryScaling | None) -> dict[str, Any]:
