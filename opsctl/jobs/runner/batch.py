@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -122,6 +123,7 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
     """Return the task for the next attempt in this job; None if the job ends. Reports which and why."""
     if handler.unstarted:
         return None
+    fewer_on = functools.cache(lambda left: fewer_nodes(task, left))
     job = JobNow(
         allocated=task.allocation.nodes,
         used=task.nodes,
@@ -129,7 +131,7 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         restarts=task.revision.file.slurm.restarts,
         time_left_s=time_to_train_s(task),
         must_leave="the job was asked to exit" if _is_to_leave(task, signals, handler) else "",
-        fewer=lambda left: found.nodes if (found := fewer_nodes(task, left)) else 0,
+        fewer=lambda left: found.nodes if (found := fewer_on(left)) else 0,
         has_next=lambda: has_next_task(task),
     )
     attempts = [one for one in attempts_file.read(task.paths) if one.id != ended.id]
@@ -142,7 +144,7 @@ def _restarted(task: Task, ended: Attempt, signals: Signals, handler: RequestHan
         hold_next_task(task)
     if ended.lost_nodes and task.standby is not None:
         task.standby.end()  # Slurm ends their step too, maybe only after the restart has begun on them
-    fewer = fewer_nodes(task, decision.train_on) if decision.train_on is not None else None
+    fewer = fewer_on(len(decision.nodes)) if decision.train_on is not None else None
     again = restarted_on(task, decision.nodes, fewer)
     task.log.add_line(restart_line(task, again))
     return again
