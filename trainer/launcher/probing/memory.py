@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+from trainer.core.memory_limit import memory_lines
 from trainer.formats.attempt.node_samples import Effort
 from trainer.launcher.probing.parts import Tell, seconds_of
 
@@ -39,10 +39,7 @@ def measure(tell: Tell, effort: Effort) -> None:
 
 def free_bytes() -> int:
     """Return the bytes that the kernel can provide without swapping."""
-    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 1 << 30
+    return memory_lines().get("MemAvailable", 1 << 30)
 
 
 def _verify(tell: Tell, wanted_bytes: int) -> None:
